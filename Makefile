@@ -1,0 +1,43 @@
+# The few verbs people type. Each sets up what it needs in .venv on a machine that has Python and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test test-all lint format clean
+
+help:
+	@echo "make demo      see the inside of a white-box transformer"
+	@echo "make test      the tests, some minutes"
+	@echo "make test-all  the tests and the slow ones"
+	@echo "make lint      style, types, the direction of imports"
+	@echo "make format    rewrite files in the project's style"
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/crate demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -n auto -m "not slow"
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -n auto
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

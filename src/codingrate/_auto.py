@@ -1,0 +1,48 @@
+"""Registration with transformers' Auto classes, done when they are first imported.
+
+Importing transformers takes longer than importing torch's basics; a user of the objective or of `crate --help`
+should not wait for it. So `import codingrate` leaves a note, and the note is read when the Auto classes come in.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from wrapt import register_post_import_hook
+
+_AUTO = "transformers.models.auto"
+
+
+def register_when_imported() -> None:
+    """Register config and models with the Auto classes, now if they are loaded, else as soon as they are."""
+    register_post_import_hook(_register_config, f"{_AUTO}.configuration_auto")
+    register_post_import_hook(_register_models, f"{_AUTO}.modeling_auto")
+    register_post_import_hook(_register_processor, f"{_AUTO}.image_processing_auto")
+
+
+def _register_config(auto: ModuleType) -> None:
+    from .models.config import CrateConfig
+
+    auto.AutoConfig.register(CrateConfig.model_type, CrateConfig, exist_ok=True)
+
+
+def _register_models(auto: ModuleType) -> None:
+    from . import models
+
+    for auto_name, model in {
+        "AutoModel": models.CrateModel,
+        "AutoModelForPreTraining": models.CrateForMaskedAutoencoding,
+        "AutoModelForImageClassification": models.CrateForImageClassification,
+        "AutoModelForMaskedLM": models.CrateForMaskedLM,
+        "AutoModelForSequenceClassification": models.CrateForSequenceClassification,
+        "AutoModelForCausalLM": models.CrateForCausalLM,
+    }.items():
+        getattr(auto, auto_name).register(models.CrateConfig, model, exist_ok=True)
+
+
+def _register_processor(auto: ModuleType) -> None:
+    from transformers import ViTImageProcessorPil
+
+    from .models.config import CrateConfig
+
+    auto.AutoImageProcessor.register(CrateConfig, image_processor_classes={"pil": ViTImageProcessorPil}, exist_ok=True)

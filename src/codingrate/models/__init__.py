@@ -1,0 +1,49 @@
+"""Models: configuration, embeddings, layers f^ℓ and g^ℓ, task models, presets, released checkpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import _lazy
+
+if TYPE_CHECKING:
+    from .autoencoder import CrateForMaskedAutoencoding
+    from .base import CrateModel, CratePreTrainedModel
+    from .classifier import CrateForImageClassification
+    from .config import CrateConfig
+    from .language import CrateForCausalLM, CrateForMaskedLM, CrateForSequenceClassification
+    from .presets import build_config, create_model, list_models
+    from .released import load_released
+
+__all__ = [
+    "CrateConfig",
+    "CrateForCausalLM",
+    "CrateForImageClassification",
+    "CrateForMaskedAutoencoding",
+    "CrateForMaskedLM",
+    "CrateForSequenceClassification",
+    "CrateModel",
+    "CratePreTrainedModel",
+    "build_config",
+    "create_model",
+    "list_models",
+    "load_released",
+]
+
+__getattr__, __dir__ = _lazy.attach(
+    __name__,
+    {
+        "CrateConfig": "config",
+        "CrateForCausalLM": "language",
+        "CrateForImageClassification": "classifier",
+        "CrateForMaskedAutoencoding": "autoencoder",
+        "CrateForMaskedLM": "language",
+        "CrateForSequenceClassification": "language",
+        "CrateModel": "base",
+        "CratePreTrainedModel": "base",
+        "build_config": "presets",
+        "create_model": "presets",
+        "list_models": "presets",
+        "load_released": "released",
+    },
+)

@@ -1,0 +1,240 @@
+"""What every model shares: the transformers base class, initialisation, the stack of layers, the body."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from ..errors import CrateError
+from ..operators import (
+    TSSA,
+    DictionarySparsifier,
+    OvercompleteDictionary,
+    SubspaceAttention,
+    orthogonality_gap,
+)
+from .config import CrateConfig
+from .embedding import PatchEmbedding, PositionTable, TextEmbedding
+from .layers import DecoderLayer, EncoderLayer, Synthesis
+from .outputs import CrateModelOutput
+from .processing import save_image_processor
+
+
+@dataclass
+class Trace:
+    """Tokens by name along a forward pass; lists stay empty unless asked for."""
+
+    states: bool = False
+    weights: bool = False
+    hidden: list[Tensor] = field(default_factory=list)
+    compressed: list[Tensor] = field(default_factory=list)
+    attentions: list[Tensor] = field(default_factory=list)
+
+    def run(self, layers: Iterable[nn.Module], z: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Z through the layers, writing down what was asked for; the first Z is the caller's to write."""
+        for layer in layers:
+            z, compressed, attention = layer(z, mask, self.weights)
+            if self.states:
+                self.compressed.append(compressed)
+                self.hidden.append(z)
+            if attention is not None:
+                self.attentions.append(attention)
+        return z
+
+    def start(self, z: Tensor) -> Tensor:
+        """Z^1, written down if asked for."""
+        if self.states:
+            self.hidden.append(z)
+        return z
+
+    def outputs(self) -> dict[str, tuple[Tensor, ...] | None]:
+        """The fields every model output shares."""
+        return {
+            "hidden_states": tuple(self.hidden) if self.states else None,
+            "compressed_states": tuple(self.compressed) if self.states else None,
+            "attentions": tuple(self.attentions) if self.weights else None,
+        }
+
+
+class CratePreTrainedModel(PreTrainedModel):
+    """Base of all models: initialisation, orthogonality, and an image processor saved with vision models."""
+
+    config_class = CrateConfig
+    config: CrateConfig
+    base_model_prefix = "crate"
+    main_input_name = "pixel_values"
+    input_modalities = ["image", "text"]  # noqa: RUF012 (transformers' own form)
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _no_split_modules = ["EncoderLayer", "DecoderLayer"]  # noqa: RUF012
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        std = 1.0 if self.config.initializer == "torch" else self.config.initializer_range
+        if isinstance(module, nn.Linear):
+            self._init_linear(module)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.initializer_range)
+        elif isinstance(module, PositionTable):
+            if module.weight.requires_grad:
+                init.normal_(module.weight, std=std)
+            else:
+                init.copy_(module.weight, module.formula())
+        elif isinstance(module, PatchEmbedding) and module.class_token is not None:
+            init.normal_(module.class_token, std=std)
+        elif isinstance(module, (DictionarySparsifier, OvercompleteDictionary, Synthesis)):
+            for dictionary in module.parameters(recurse=False):
+                init.kaiming_uniform_(dictionary)
+        elif isinstance(module, TSSA):
+            init.ones_(module.temperature)
+            if module.position_bias is not None:
+                init.zeros_(module.position_bias)
+
+    def _init_linear(self, module: nn.Linear) -> None:
+        bias = 0.0
+        if self.config.initializer == "xavier":
+            init.xavier_uniform_(module.weight)
+        elif self.config.initializer == "normal":
+            init.normal_(module.weight, std=self.config.initializer_range)
+        else:  # what nn.Linear does by itself
+            init.kaiming_uniform_(module.weight, a=math.sqrt(5))
+            bias = 1 / math.sqrt(module.in_features)
+        if module.bias is not None:
+            init.uniform_(module.bias, -bias, bias)
+
+    def expect_modality(self, config: CrateConfig, modality: str) -> None:
+        """Refuse a config that was made for other data."""
+        if config.modality != modality:
+            raise CrateError(f"{type(self).__name__} needs modality={modality!r}, not {config.modality!r}")
+
+    def orthogonality(self) -> list[dict[str, float | str]]:
+        """How far each layer is from the theory's constraint, a row per layer.
+
+        `within` is the mean of ‖U_kᵀU_k − I‖_F over heads, `across` ‖UᵀU − I‖_F of U = [U_1 … U_K], and
+        `dictionary` ‖DᵀD − I‖_F; an operator without bases or dictionary has no such entry.
+        """
+        rows = []
+        for name, layer in self.named_modules():
+            if isinstance(layer, (EncoderLayer, DecoderLayer)):
+                row: dict[str, float | str] = {"layer": name}
+                for key, gap in _gaps(layer).items():
+                    row[key] = float(gap.mean().detach())
+                rows.append(row)
+        return rows
+
+    def orthogonality_penalty(self) -> Tensor:
+        """Σ over layers of ‖UᵀU − I‖² + ‖DᵀD − I‖², differentiable."""
+        gaps = [
+            gaps[key].square()
+            for layer in self.modules()
+            if isinstance(layer, (EncoderLayer, DecoderLayer))
+            for gaps in (_gaps(layer),)
+            for key in ("across", "dictionary")
+            if key in gaps
+        ]
+        return torch.stack(gaps).sum() if gaps else torch.zeros((), device=self.device)
+
+    def regularized(self, loss: Tensor) -> Tensor:
+        """The training loss with the orthogonality penalty where the config asks for one."""
+        if self.training and self.config.orthogonality == "penalty":
+            return loss + self.config.orthogonality_weight * self.orthogonality_penalty()
+        return loss
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save weights and config, and for vision models the image processor that pipelines look for."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if self.config.modality == "vision" and kwargs.get("is_main_process", True):
+            save_image_processor(self.config, save_directory)
+
+
+def _gaps(layer: nn.Module) -> dict[str, Tensor]:
+    gaps = {}
+    attention = layer.attention
+    if isinstance(attention, SubspaceAttention):
+        gaps["within"] = orthogonality_gap(attention.bases)
+        gaps["across"] = orthogonality_gap(attention.subspaces().mT)
+    if isinstance(layer, DecoderLayer):
+        gaps["dictionary"] = orthogonality_gap(layer.synthesis.dictionary)
+    elif isinstance(layer, EncoderLayer) and isinstance(layer.sparsifier, DictionarySparsifier):
+        gaps["dictionary"] = orthogonality_gap(layer.sparsifier.atoms())
+    return gaps
+
+
+class CrateModel(CratePreTrainedModel):
+    """The body: f^pre, then f^1 … f^L (paper 2.5). Reads `pixel_values` or `input_ids` by its modality."""
+
+    def __init__(self, config: CrateConfig) -> None:
+        super().__init__(config)
+        self.embedding: PatchEmbedding | TextEmbedding = (
+            PatchEmbedding(config) if config.modality == "vision" else TextEmbedding(config)
+        )
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
+        norm = nn.LayerNorm(config.hidden_size, eps=config.head_norm_eps) if config.final_norm else nn.Identity()
+        self.norm = norm
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The word embedding, or the patch projection."""
+        embedding = self.embedding
+        return embedding.project if isinstance(embedding, PatchEmbedding) else embedding.words
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the word embedding, or the patch projection."""
+        setattr(self.embedding, "project" if self.config.modality == "vision" else "words", value)
+
+    def forward(
+        self,
+        pixel_values: Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **_: Any,
+    ) -> CrateModelOutput | tuple[Any, ...]:
+        """Images or ids to Z^{L+1} (batch, n, d); `attention_mask` (batch, n) is 1 where a token is real."""
+        trace = self.trace(output_hidden_states, output_attentions)
+        mask = None
+        if self.config.modality == "vision":
+            if pixel_values is None:
+                raise CrateError("pixel_values is missing; a vision model reads (batch, channels, height, width)")
+            z = self.embedding(pixel_values)
+        else:
+            z = self.embedding(
+                input_ids,
+                inputs_embeds=inputs_embeds,
+                position_ids=position_ids,
+                token_type_ids=token_type_ids,
+            )
+            if attention_mask is not None:
+                if attention_mask.shape != z.shape[:2]:
+                    raise CrateError(
+                        f"attention_mask has shape {tuple(attention_mask.shape)}; expected {tuple(z.shape[:2])}"
+                    )
+                mask = attention_mask.bool()
+        z = trace.run(self.layers, trace.start(z), mask)
+        output = CrateModelOutput(last_hidden_state=self.norm(z), **trace.outputs())
+        return output if self.returns_dict(return_dict) else output.to_tuple()
+
+    def trace(self, states: bool | None, weights: bool | None) -> Trace:
+        """What to write down: the caller's word, else the config's."""
+        states = self.config.output_hidden_states if states is None else states
+        weights = self.config.output_attentions if weights is None else weights
+        return Trace(states=bool(states), weights=bool(weights))
+
+    def returns_dict(self, return_dict: bool | None) -> bool:
+        """Whether to answer with a named output or a tuple: the caller's word, else the config's."""
+        return bool(self.config.return_dict if return_dict is None else return_dict)

@@ -1,0 +1,78 @@
+"""How large a model is: parameters, and floating-point operations of a forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from .autoencoder import CrateForMaskedAutoencoding, kept_patches
+from .base import CratePreTrainedModel
+from .layers import DecoderLayer, EncoderLayer
+from .presets import create_model
+
+
+@dataclass(frozen=True)
+class ModelCount:
+    """One row of `crate models`."""
+
+    name: str
+    width: int
+    layers: int
+    heads: int
+    parameters: int
+    frozen: int
+    """Parameters that are not trained: position tables of sines and cosines."""
+    flops: int
+    unit: str
+    """What `flops` is for: an image, or a token of a full-length text."""
+
+
+def count_model(name: str) -> ModelCount:
+    """Count a preset without allocating it."""
+    with torch.device("meta"):
+        model = create_model(name)
+    config, flops = model.config, forward_flops(model)
+    text = config.modality == "text"
+    return ModelCount(
+        name=name,
+        width=config.hidden_size,
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        parameters=sum(p.numel() for p in model.parameters()),
+        frozen=sum(p.numel() for p in model.parameters() if not p.requires_grad),
+        flops=flops // config.max_position_embeddings if text else flops,
+        unit="token" if text else "image",
+    )
+
+
+def forward_flops(model: CratePreTrainedModel) -> int:
+    """Operations of one inference pass over one image or one text of full length.
+
+    A multiplication and an addition count two; matrix products only. ISTA counts its one product per token: I + N
+    is built once and kept. Causal attention counts the full square, as the usual counters do.
+    """
+    config = model.config
+    if config.modality == "text":
+        tokens = config.max_position_embeddings
+        return _layers(model, tokens) + tokens * _maps(model)
+    patches, front = config.num_patches, int(config.class_token)
+    embed = patches * 2 * config.patch_dim * config.hidden_size
+    if not isinstance(model, CrateForMaskedAutoencoding):
+        return embed + _layers(model, patches + front) + _maps(model)
+    seen = kept_patches(patches, config.mask_ratio) if config.mask_space == "drop" else patches
+    predict = patches * 2 * config.hidden_size * config.patch_dim
+    enter = (seen + front) * _maps(model.decoder_embed)
+    encoder = _layers(model.crate, seen + front)
+    return embed + encoder + enter + _layers(model.decoder_layers, patches + front) + predict
+
+
+def _layers(module: nn.Module, tokens: int) -> int:
+    return sum(m.flops(tokens) for m in module.modules() if isinstance(m, (EncoderLayer, DecoderLayer)))
+
+
+def _maps(module: nn.Module) -> int:
+    """Operations per token of the linear maps outside the body."""
+    outside = (m for name, m in module.named_modules() if not name.startswith("crate."))
+    return sum(2 * m.weight.numel() for m in outside if isinstance(m, nn.Linear))

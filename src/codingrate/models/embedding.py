@@ -1,0 +1,174 @@
+"""From data to tokens: f^pre of every model (paper 4.1), and position tables that fit any image size."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import CrateError
+from .config import CrateConfig
+
+
+def patchify(pixels: Tensor, patch: int) -> Tensor:
+    """Images (batch, channels, height, width) to patches (batch, N, P·P·channels).
+
+    Patches run row by row; inside one, pixel row, pixel column, then channel.
+    """
+    batch, channels, height, width = pixels.shape
+    blocks = pixels.reshape(batch, channels, height // patch, patch, width // patch, patch)
+    return blocks.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+
+
+def unpatchify(patches: Tensor, patch: int, grid: tuple[int, int]) -> Tensor:
+    """The inverse of `patchify` for a grid of (rows, columns)."""
+    blocks = patches.unflatten(2, (patch, patch, -1)).unflatten(1, grid)  # (batch, rows, cols, P, P, channels)
+    return blocks.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)
+
+
+def sinusoids(length: int, dim: int) -> Tensor:
+    """Sines and cosines of a sequence, (length, d): column 2i is sin(t/10000^{2i/d}), 2i + 1 its cosine."""
+    angle = torch.arange(length)[:, None] * torch.exp(torch.arange(0, dim, 2) * (-math.log(1e4) / dim))
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
+
+
+def grid_sinusoids(rows: int, columns: int, dim: int) -> Tensor:
+    """Sines and cosines of a grid, (rows · columns, d).
+
+    e(a, b) = [sin bω | cos bω | sin aω | cos aω] for row a and column b, ω_i = 10000^{-4i/d}.
+    """
+    omega = 1e4 ** (-torch.arange(dim // 4, dtype=torch.float64) * 4 / dim)
+    a = (torch.arange(rows)[:, None] * omega)[:, None].expand(rows, columns, -1)
+    b = (torch.arange(columns)[:, None] * omega)[None].expand(rows, columns, -1)
+    return torch.cat([b.sin(), b.cos(), a.sin(), a.cos()], dim=-1).flatten(0, 1).float()
+
+
+class PositionTable(nn.Module):
+    """E_pos: a row of width d for every position, trained or frozen at sines and cosines."""
+
+    def __init__(self, config: CrateConfig) -> None:
+        super().__init__()
+        self.config = config
+        vision = config.modality == "vision"
+        rows = config.num_patches + config.class_token if vision else config.max_position_embeddings
+        self.weight = nn.Parameter(torch.empty(rows, config.hidden_size))
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """A frozen table stays frozen when a loader puts another tensor in its place."""
+        if param is not None:
+            param.requires_grad_(self.config.positions == "learned")
+        super().register_parameter(name, param)
+
+    def formula(self) -> Tensor:
+        """The frozen table; a class token's row is zero."""
+        config = self.config
+        if config.modality == "text":
+            return sinusoids(config.max_position_embeddings, config.hidden_size)
+        patches = grid_sinusoids(*config.grid, config.hidden_size)
+        return F.pad(patches, (0, 0, 1, 0)) if config.class_token else patches
+
+    def for_grid(self, grid: tuple[int, int]) -> Tensor:
+        """The table of a grid of (rows, columns) patches, resized bicubically where it is another one."""
+        if grid == self.config.grid:
+            return self.weight
+        front = int(self.config.class_token)
+        patches = self.weight[front:].unflatten(0, self.config.grid).permute(2, 0, 1)[None]
+        offset = self.config.interpolate_offset
+        # With an offset the released code hands interpolate a scale instead of a size.
+        target: dict[str, object] = {"size": grid}
+        if offset:
+            scale = tuple((side + offset) / own for side, own in zip(grid, self.config.grid, strict=True))
+            target = {"scale_factor": scale}
+        resized = F.interpolate(patches.float(), mode="bicubic", align_corners=False, **target)  # type: ignore[arg-type]
+        return torch.cat([self.weight[:front], resized[0].flatten(1).mT.to(self.weight.dtype)])
+
+
+class PatchEmbedding(nn.Module):
+    """Images to tokens: [z_cls, W_pre X] + E_pos, with LayerNorm around W_pre where the config asks for it."""
+
+    def __init__(self, config: CrateConfig) -> None:
+        super().__init__()
+        self.config = config
+        d, eps = config.hidden_size, config.layer_norm_eps
+        self.patch_norm = nn.LayerNorm(config.patch_dim, eps=eps) if config.patch_norm else nn.Identity()
+        self.project = nn.Linear(config.patch_dim, d)
+        self.token_norm = nn.LayerNorm(d, eps=eps) if config.patch_norm else nn.Identity()
+        self.class_token = nn.Parameter(torch.empty(d)) if config.class_token else None
+        self.positions = PositionTable(config) if config.positions != "none" else None
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Images (batch, channels, height, width) to tokens (batch, n, d)."""
+        patches, grid = self.patches(pixels)
+        return self.dropout(self.place(self.tokens(patches), grid))
+
+    def patches(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Patches (batch, N, P²·channels) and their grid; refuses images the model cannot cut."""
+        patch = self.config.patch_size
+        if pixels.ndim != 4 or pixels.shape[1] != self.config.num_channels:
+            raise CrateError(
+                f"pixel_values has shape {tuple(pixels.shape)}; "
+                f"expected (batch, {self.config.num_channels}, height, width)"
+            )
+        if not pixels.is_floating_point():
+            raise CrateError(f"pixel_values is {pixels.dtype}; expected floating point, normalised")
+        height, width = pixels.shape[-2:]
+        if height % patch or width % patch or not height or not width:
+            raise CrateError(f"image of {height} × {width} pixels is not divisible by patch_size {patch}; resize it")
+        return patchify(pixels, patch), (height // patch, width // patch)
+
+    def tokens(self, patches: Tensor) -> Tensor:
+        """W_pre of every patch, (batch, N, d)."""
+        return self.token_norm(self.project(self.patch_norm(patches)))
+
+    def place(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+        """The class token in front and positions added, (batch, n, d)."""
+        if self.class_token is not None:
+            tokens = torch.cat([self.class_token.expand(len(tokens), 1, -1), tokens], dim=1)
+        return tokens if self.positions is None else tokens + self.positions.for_grid(grid)
+
+
+class TextEmbedding(nn.Module):
+    """Token ids to tokens: f^embed(X) + E_pos (paper 4.1.4), in RoBERTa's frame where the config asks for it."""
+
+    def __init__(self, config: CrateConfig) -> None:
+        super().__init__()
+        self.config = config
+        d = config.hidden_size
+        self.words = nn.Embedding(config.vocab_size, d)
+        self.positions = PositionTable(config) if config.positions != "none" else None
+        self.types = nn.Embedding(config.type_vocab_size, d) if config.type_vocab_size else None
+        self.norm = nn.LayerNorm(d, eps=config.head_norm_eps) if config.embedding_norm else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        *,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+    ) -> Tensor:
+        """Ids (batch, n), or embeddings (batch, n, d) in their place, to tokens (batch, n, d)."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise CrateError("give either input_ids or inputs_embeds")
+        if input_ids is not None and (input_ids.ndim != 2 or input_ids.is_floating_point()):
+            raise CrateError(
+                f"input_ids is {input_ids.dtype} of shape {tuple(input_ids.shape)}; expected ids (batch, n)"
+            )
+        tokens = self.words(input_ids) if inputs_embeds is None else inputs_embeds
+        length = tokens.shape[1]
+        if length > self.config.max_position_embeddings:
+            raise CrateError(
+                f"sequence of {length} tokens is longer than max_position_embeddings "
+                f"{self.config.max_position_embeddings}; shorten it"
+            )
+        if self.positions is not None:
+            table = self.positions.weight
+            tokens = tokens + (table[:length] if position_ids is None else table[position_ids])
+        if self.types is not None:
+            types = tokens.new_zeros(tokens.shape[:2], dtype=torch.long) if token_type_ids is None else token_type_ids
+            tokens = tokens + self.types(types)
+        return self.dropout(self.norm(tokens))

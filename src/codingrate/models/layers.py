@@ -1,0 +1,105 @@
+"""The two layers of the paper: f^ℓ compresses and sparsifies, g^ℓ undoes both in reverse order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..operators import ATTENTION, SPARSIFIERS
+from .config import CrateConfig
+
+
+class Layer(nn.Module):
+    """A layer that transformers' `gradient_checkpointing_enable` can tell to recompute itself.
+
+    The same seam as transformers' own base class for layers, whose module imports every Auto class.
+    """
+
+    gradient_checkpointing = False
+    _gradient_checkpointing_func: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        """The forward pass, recomputed in the backward pass when checkpointing is on."""
+        if self.gradient_checkpointing and self.training:
+            return self._gradient_checkpointing_func(super().__call__, *args)
+        return super().__call__(*args)
+
+
+class EncoderLayer(Layer):
+    """f^ℓ: Z^{ℓ+½} = LN(Z^ℓ) + MSSA(LN(Z^ℓ)),  Z^{ℓ+1} = ISTA(LN(Z^{ℓ+½}))   (paper 2.5, pseudocode).
+
+    With `skip="residual"` the skip starts from Z^ℓ itself, as in the released code. A sparsifier that declares
+    itself residual (`mlp`, `odl`) gets a skip of the same kind.
+    """
+
+    def __init__(self, config: CrateConfig) -> None:
+        super().__init__()
+        d, eps = config.hidden_size, config.layer_norm_eps
+        self.normalized_skip = config.skip == "normalized"
+        self.attention_norm = nn.LayerNorm(d, eps=eps)
+        self.attention = ATTENTION.create(config.attention, config.attention_spec)
+        self.sparsifier = SPARSIFIERS.create(config.sparsifier, config.sparsifier_spec)
+        self.sparsifier_norm = nn.LayerNorm(d, eps=eps) if self.sparsifier.uses_norm else nn.Identity()
+
+    def forward(
+        self, z: Tensor, mask: Tensor | None = None, weights: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention."""
+        y = self.attention_norm(z)
+        update, attention = self.attention(y, mask, weights)
+        compressed = (y if self.normalized_skip else z) + update
+        x = self.sparsifier_norm(compressed)
+        sparse = self.sparsifier(x)
+        if self.sparsifier.residual:
+            sparse = sparse + (x if self.normalized_skip else compressed)
+        return sparse, compressed, attention
+
+    def flops(self, tokens: int) -> int:
+        """Operations for one sequence of so many tokens."""
+        return self.attention.flops(tokens) + self.sparsifier.flops(tokens)
+
+
+class Synthesis(nn.Module):
+    """Y = Z Eᵀ against a synthesis dictionary E (d, d), which undoes the sparsifying step."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dictionary = nn.Parameter(torch.empty(dim, dim))
+        nn.init.kaiming_uniform_(self.dictionary)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Sparse tokens (..., d) to tokens (..., d)."""
+        return F.linear(z, self.dictionary)
+
+
+class DecoderLayer(Layer):
+    """g^ℓ: Z^{ℓ+½} = LN(Z^ℓ)Eᵀ,  Z^{ℓ+1} = LN(Z^{ℓ+½}) − MSSA(LN(Z^{ℓ+½}))   (paper 3.3, pseudocode).
+
+    The MSSA has bases V of its own and enters with a minus: it anti-compresses. With `skip="residual"` the
+    skip starts from Z^{ℓ+½} itself, as in the released code; there is never a skip around E.
+    """
+
+    def __init__(self, config: CrateConfig) -> None:
+        super().__init__()
+        d, eps = config.hidden_size, config.layer_norm_eps
+        self.normalized_skip = config.skip == "normalized"
+        self.synthesis_norm = nn.LayerNorm(d, eps=eps)
+        self.synthesis = Synthesis(d)
+        self.attention_norm = nn.LayerNorm(d, eps=eps)
+        self.attention = ATTENTION.create(config.attention, config.attention_spec)
+
+    def forward(
+        self, z: Tensor, mask: Tensor | None = None, weights: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention."""
+        synthesized = self.synthesis(self.synthesis_norm(z))
+        y = self.attention_norm(synthesized)
+        update, attention = self.attention(y, mask, weights)
+        return (y if self.normalized_skip else synthesized) - update, synthesized, attention
+
+    def flops(self, tokens: int) -> int:
+        """Operations for one sequence of so many tokens."""
+        return self.attention.flops(tokens) + 2 * tokens * self.synthesis.dictionary.numel()

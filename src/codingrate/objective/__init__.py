@@ -1,0 +1,43 @@
+"""What the network optimises (paper §2.1): rates, their gradients, sparsity, and the signal model.
+
+Tokens are rows, z (..., n, d), and bases are (K, d, p); the paper writes tokens as columns,
+Z ∈ R^{d×n}, so our z is its Zᵀ and every formula here is its transpose.
+"""
+
+from .gradients import (
+    coding_rate_gradient,
+    coding_rate_hvp,
+    coding_rate_lipschitz,
+    subspace_coding_rate_gradient,
+)
+from .rates import (
+    class_coding_rate,
+    coding_rate,
+    projected_coding_rate,
+    rate_reduction,
+    sparse_rate_reduction,
+    subspace_coding_rate,
+)
+from .signal import TokenSample, coherence, random_bases, sample_tokens
+from .sparsity import fraction_below, l0_fraction, l0_norm, l1_norm
+
+__all__ = [
+    "TokenSample",
+    "class_coding_rate",
+    "coding_rate",
+    "coding_rate_gradient",
+    "coding_rate_hvp",
+    "coding_rate_lipschitz",
+    "coherence",
+    "fraction_below",
+    "l0_fraction",
+    "l0_norm",
+    "l1_norm",
+    "projected_coding_rate",
+    "random_bases",
+    "rate_reduction",
+    "sample_tokens",
+    "sparse_rate_reduction",
+    "subspace_coding_rate",
+    "subspace_coding_rate_gradient",
+]

@@ -1,0 +1,62 @@
+"""The one Gram matrix and the one Cholesky factorisation that rates and gradients share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+JITTER_STEPS = 8
+
+
+def full_precision(z: Tensor) -> torch.autocast:
+    """Switch autocast off: a Gram matrix in bfloat16 would leave a rate with three digits."""
+    return torch.autocast(z.device.type, enabled=False)
+
+
+def shifted_gram(left: Tensor, right: Tensor, scale: float) -> Tensor:
+    """I + scale · left right for left (..., m, k) and right (..., k, m): one batched GEMM → (..., m, m)."""
+    lead, m, k = left.shape[:-2], left.shape[-2], left.shape[-1]
+    batch = lead.numel()
+    identity = torch.eye(m, dtype=left.dtype, device=left.device)
+    product = torch.baddbmm(identity, left.reshape(batch, m, k), right.reshape(batch, k, m), alpha=scale)
+    return product.view(*lead, m, m)
+
+
+def smaller_gram(w: Tensor, scale: float) -> Tensor:
+    """I + scale · wᵀw (p×p) or I + scale · wwᵀ (n×n) for w (..., n, p), whichever is smaller.
+
+    Both have the same determinant (Sylvester) and lead to the same gradient (push-through).
+    """
+    return shifted_gram(w, w.mT, scale) if w.shape[-2] < w.shape[-1] else shifted_gram(w.mT, w, scale)
+
+
+def cholesky(spd: Tensor) -> Tensor:
+    """Lower factor of I + cG (..., m, m), whose exact eigenvalues are all at least 1.
+
+    So it can fail only by rounding, when cG is so large that the 1 is lost, or on NaN and inf.
+    A finite matrix that fails is tried again with jitter on its diagonal: mean diagonal × machine
+    epsilon × 1, 10, 100, ... A matrix that is not finite gives a factor of NaN, not an exception.
+    """
+    factor, info = torch.linalg.cholesky_ex(spd)
+    if not bool(info.any()):
+        return factor
+    finite = spd.isfinite().all(-1).all(-1)
+    unit = spd.detach().diagonal(dim1=-2, dim2=-1).mean(-1) * torch.finfo(spd.dtype).eps
+    jitter = torch.zeros_like(unit)
+    for step in range(JITTER_STEPS):
+        failed = (info != 0) & finite
+        if not bool(failed.any()):
+            break
+        jitter = torch.where(failed, unit * 10.0**step, jitter)
+        diagonal = jitter.unsqueeze(-1).expand(spd.shape[:-1])
+        factor, info = torch.linalg.cholesky_ex(spd + torch.diag_embed(diagonal))
+    return factor.masked_fill((info != 0)[..., None, None], torch.nan)
+
+
+def half_logdet(spd: Tensor) -> Tensor:
+    """½ logdet of I + cG (..., m, m) → (...): the sum of the logarithms of its factor's diagonal.
+
+    Where the matrix is not finite (NaN or inf tokens, or a Gram matrix that overflows) the result is NaN.
+    """
+    value = cholesky(spd).diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return value.masked_fill(~value.isfinite(), torch.nan)

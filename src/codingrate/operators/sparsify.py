@@ -1,0 +1,240 @@
+"""Sparsifiers: what stands in the MLP's place, one proximal step towards a sparse code (paper 2.4, A.2).
+
+In the paper tokens are columns and ISTA(Z | D) = ReLU(Z − η Dᵀ(DZ − Z) − ηλ1). Here tokens are rows, so that
+DZ reads z Dᵀ and DᵀZ reads z D.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .orthogonality import orthonormal_columns
+from .registry import SPARSIFIERS, Sparsifier, SparsifierSpec
+
+
+class _Gram(torch.autograd.Function):
+    """DᵀD with one product in its gradient, D(G + Gᵀ), where autograd would take two."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix: Tensor) -> Tensor:
+        return matrix.mT @ matrix
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (matrix,) = ctx.saved_tensors
+        return matrix @ (grads[0] + grads[0].mT)
+
+
+class DictionarySparsifier(Sparsifier):
+    """A sparsifier against a complete dictionary D (d, d)."""
+
+    def __init__(self, spec: SparsifierSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.dictionary = nn.Parameter(torch.empty(spec.dim, spec.dim))
+        nn.init.kaiming_uniform_(self.dictionary)
+
+    def atoms(self) -> Tensor:
+        """D as it acts: with orthonormal columns when the spec asks for them."""
+        return orthonormal_columns(self.dictionary) if self.spec.orthonormal else self.dictionary
+
+    def flops(self, tokens: int) -> int:
+        """One product per token; what is made of D alone is made once and kept."""
+        return 2 * tokens * self.spec.dim**2
+
+    def extra_repr(self) -> str:
+        return f"dim={self.spec.dim}, step_size={self.spec.step_size}, sparsity={self.spec.sparsity}"
+
+
+@SPARSIFIERS.register("ista")
+class ISTA(DictionarySparsifier):
+    """One step of the iterative shrinkage-thresholding algorithm for the non-negative LASSO.
+
+    ISTA(z | D) = ReLU(z + η(zD − zDᵀD) − ηλ)   (paper 2.4; z (..., d), D (d, d))
+
+    Before the threshold the step is affine in z: z + zN with N = η(D − DᵀD). It runs as one product with
+    M = I + N and the threshold as its bias. M costs d³ once per training step; in inference it is kept until the
+    dictionary changes. For few tokens the product with D and then Dᵀ is cheaper than building M.
+    """
+
+    def __init__(self, spec: SparsifierSpec) -> None:
+        super().__init__(spec)
+        self._cached: tuple[tuple[object, ...], Tensor, Tensor] | None = None  # key, D (held), M
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Tokens (..., d) to sparse tokens (..., d)."""
+        return self.threshold(self.step(z))
+
+    @property
+    def shift(self) -> float:
+        """What is added to every entry of the step before `threshold`; folded into the product as its bias."""
+        return -self.spec.step_size * self.spec.sparsity
+
+    def threshold(self, step: Tensor) -> Tensor:
+        """The proximal map of ηλ‖·‖₁ on the non-negative orthant, of which `shift` has done one half."""
+        return step.relu_()  # the step's product does not need its own value in the backward pass
+
+    def step(self, z: Tensor) -> Tensor:
+        """The gradient step on ½‖z − Dz‖² before the threshold, shifted."""
+        trains = torch.is_grad_enabled() and self.dictionary.requires_grad
+        if trains or torch.compiler.is_compiling():
+            # Forward and backward take 6 products with all tokens in the plain form, 3 with all tokens and
+            # 2 of d × d × d in the fused one.
+            if 3 * z.shape[:-1].numel() < 2 * self.spec.dim:
+                return self._plain_step(z)
+            fused = self._fuse(self.atoms())
+        else:
+            fused = self._fused()
+        return F.linear(z, fused.mT, fused.new_full((self.spec.dim,), self.shift))
+
+    def _plain_step(self, z: Tensor) -> Tensor:
+        atoms = self.atoms()
+        return z - self.spec.step_size * ((F.linear(z, atoms) - z) @ atoms) + self.shift
+
+    def _fuse(self, atoms: Tensor) -> Tensor:
+        """M = I + η(D − DᵀD), so that the step is zM."""
+        work = atoms.float() if atoms.dtype in (torch.bfloat16, torch.float16) else atoms
+        eye = torch.eye(self.spec.dim, dtype=work.dtype, device=work.device)
+        gram: Tensor = _Gram.apply(work)
+        return (eye + self.spec.step_size * (work - gram)).to(atoms.dtype)
+
+    def _fused(self) -> Tensor:
+        """M of this dictionary, rebuilt when the dictionary has changed in value, place or kind."""
+        d = self.dictionary
+        if d.is_inference():  # keeps no version counter, so a change could not be seen
+            return self._fuse(self.atoms())
+        key = (d._version, d.data_ptr(), d.dtype, d.device)
+        if self._cached is None or self._cached[0] != key:
+            # Usable by autograd later, and outside autocast. Holding D keeps its address from being given to
+            # another dictionary, which the key could not tell apart.
+            kind = "cpu" if d.is_meta else d.device.type
+            with torch.inference_mode(False), torch.no_grad(), torch.autocast(kind, enabled=False):
+                self._cached = (key, d.detach(), self._fuse(self.atoms()))
+        return self._cached[2]
+
+    def train(self, mode: bool = True) -> ISTA:
+        """Leaving or entering training forgets the kept product."""
+        self._cached = None
+        return super().train(mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cached": None}
+
+
+@SPARSIFIERS.register("ista-soft")
+class SoftISTA(ISTA):
+    """ISTA for the LASSO without the sign constraint: two-sided soft thresholding (paper, appendix C).
+
+    z ↦ S_{ηλ}(z + η(zD − zDᵀD)),  S_t(x) = sgn(x) max(|x| − t, 0). The paper's ablation takes λ = 10.
+    """
+
+    @property
+    def shift(self) -> float:
+        """None: both sides shrink alike."""
+        return 0.0
+
+    def threshold(self, step: Tensor) -> Tensor:
+        """The proximal map of ηλ‖·‖₁."""
+        return F.softshrink(step, self.spec.step_size * self.spec.sparsity)
+
+
+@SPARSIFIERS.register("prox")
+class ProximalStep(DictionarySparsifier):
+    """One step of proximal majorisation-minimisation on λ‖Z‖₁ − R(Z) (paper, end of appendix A.2).
+
+    z ↦ ReLU((1 + 4/(9(1 + α))) zD − 4λ/(9α)),  D orthogonal in the derivation, no skip.
+    α = d/(nε²) in theory; here a constant (`alpha`), as a value that moves with n would leak the length of a
+    causal sequence. The paper does not give the value it used.
+    """
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Tokens (..., d) to sparse tokens (..., d)."""
+        alpha = self.spec.alpha
+        growth = 1 + 4 / (9 * (1 + alpha))
+        return F.relu(z @ (growth * self.atoms()) - 4 * self.spec.sparsity / (9 * alpha))
+
+
+@SPARSIFIERS.register("odl")
+class OvercompleteDictionary(Sparsifier):
+    """Two ISTA steps from zero against an overcomplete dictionary, then synthesis: the block of CRATE-alpha.
+
+    A₁ = ReLU(η zD − ηλ),  A₂ = ReLU(A₁ − η(A₁Dᵀ − z)D − ηλ),  z ↦ A₂D'ᵀ   (z (..., d), D and D' (d, m·d))
+
+    D analyses, D' synthesises; the layer adds the skip.
+    """
+
+    residual = True
+
+    def __init__(self, spec: SparsifierSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        width = spec.expansion * spec.dim
+        self.dictionary = nn.Parameter(torch.empty(spec.dim, width))
+        self.synthesis = nn.Parameter(torch.empty(spec.dim, width))
+        nn.init.kaiming_uniform_(self.dictionary)
+        nn.init.kaiming_uniform_(self.synthesis)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Tokens (..., d) to their update (..., d)."""
+        return self.codes(z) @ self.synthesis.mT
+
+    def flops(self, tokens: int) -> int:
+        """Three products with D and one with D'."""
+        return 8 * tokens * self.dictionary.numel()
+
+    def codes(self, z: Tensor) -> Tensor:
+        """The sparse code A₂, (..., m·d)."""
+        eta, threshold = self.spec.step_size, self.spec.step_size * self.spec.sparsity
+        first = F.relu(eta * (z @ self.dictionary) - threshold)
+        residual = first @ self.dictionary.mT - z
+        return F.relu(first - eta * (residual @ self.dictionary) - threshold)
+
+
+@SPARSIFIERS.register("mlp")
+class MLP(Sparsifier):
+    """The black-box transformer's MLP, GELU(zW₁ + b₁)W₂ + b₂ of hidden width m·d; the layer adds the skip."""
+
+    residual = True
+
+    def __init__(self, spec: SparsifierSpec) -> None:
+        super().__init__()
+        width = spec.expansion * spec.dim
+        self.expand = nn.Linear(spec.dim, width)
+        self.contract = nn.Linear(width, spec.dim)
+        self.dropout = nn.Dropout(spec.dropout)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Tokens (..., d) to their update (..., d)."""
+        return self.dropout(self.contract(F.gelu(self.expand(z))))
+
+    def flops(self, tokens: int) -> int:
+        """Up and down."""
+        return 4 * tokens * self.expand.weight.numel()
+
+
+@SPARSIFIERS.register("none")
+class Keep(Sparsifier):
+    """No second half at all, the paper's ablation without ISTA: Z^{ℓ+1} = Z^{ℓ+½}."""
+
+    uses_norm = False
+
+    def __init__(self, spec: SparsifierSpec) -> None:
+        super().__init__()
+
+    def forward(self, z: Tensor) -> Tensor:
+        """The tokens as they are."""
+        return z
+
+    def flops(self, tokens: int) -> int:
+        """Nothing."""
+        return 0

@@ -1,0 +1,122 @@
+"""Bad input is refused in one line that names what is wrong, and what is merely unusual is not."""
+
+import pytest
+import torch
+
+from codingrate import CrateError, create_model
+from codingrate.models import (
+    CrateForCausalLM,
+    CrateForImageClassification,
+    CrateForMaskedAutoencoding,
+    CrateForMaskedLM,
+    CrateForSequenceClassification,
+    build_config,
+)
+
+from . import toys
+
+
+def refuses(pattern, call, *args, **kwargs):
+    with pytest.raises(CrateError, match=pattern) as caught:
+        call(*args, **kwargs)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 400
+
+
+FIELDS = [
+    ({"image_size": 20, "patch_size": 7}, r"^image_size 20 is not divisible by patch_size 7; take 14$"),
+    ({"image_size": [21, 15], "patch_size": 7}, r"^image_size 15 is not divisible by patch_size 7"),
+    ({"image_size": 5, "patch_size": 7}, r"^image_size 5 is not divisible by patch_size 7; take 7$"),
+    ({"image_size": 0}, r"^image_size 0 is not divisible"),
+    ({"image_size": [224]}, r"^image_size is \[224\]; give one side, or height and width$"),
+    ({"hidden_size": 15, "num_attention_heads": 4}, r"^num_attention_heads 4 does not divide hidden_size 15"),
+    ({"hidden_size": 0}, r"^hidden_size is 0; it must be at least 1$"),
+    ({"num_hidden_layers": 0}, r"^num_hidden_layers is 0"),
+    ({"num_attention_heads": -3}, r"^num_attention_heads is -3"),
+    ({"expansion": 0}, r"^expansion is 0"),
+    ({"dropout": 1.5}, r"^dropout is 1.5"),
+    ({"attention": "msa"}, r"^unknown attention 'msa'; did you mean 'mssa'\?$"),
+    ({"sparsifier": "itsa"}, r"^unknown sparsifier 'itsa'; did you mean 'ista'\?$"),
+    ({"step_sise": 0.1}, r"^unknown config field 'step_sise'; did you mean 'step_size'\?$"),
+    ({"num_label": 3}, r"^unknown config field 'num_label'; did you mean 'num_labels'\?$"),
+    ({"class_token": False}, r"^pooling 'class' needs class_token=True; take pooling='mean'$"),
+    ({"mask_ratio": 0}, r"^mask_ratio is 0; it must lie between 0 and 1$"),
+    ({"mask_ratio": 1.0}, r"^mask_ratio is 1.0; it must lie between 0 and 1$"),
+    ({"positions": "sinusoidal", "hidden_size": 15, "num_attention_heads": 3}, r"^sinusoidal positions need"),
+    ({"orthogonality": "parametrize", "head_dim": 65}, r"^6 subspaces of dimension 65 cannot be orthonormal in 384"),
+    ({"skip": "none"}, r"'skip' expected one of \('normalized', 'residual'\), got none$"),
+    ({"pooling": "max"}, r"'pooling' expected one of \('class', 'mean'\), got max$"),
+    ({"hidden_size": "384"}, r"'hidden_size' expected int, got str"),
+    ({"hidden_size": 384.0}, r"'hidden_size' expected int, got float"),
+    ({"causal": "yes"}, r"'causal' expected bool, got str"),
+    ({"step_size": "0.1"}, r"'step_size'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "pattern"), FIELDS, ids=[str(fields) for fields, _ in FIELDS])
+def test_a_bad_field_is_named(fields, pattern):
+    refuses(pattern, build_config, fields)
+    refuses(pattern, create_model, "crate-tiny-patch16-224", **fields)
+
+
+def test_a_slip_is_noticed_by_the_config_itself():
+    refuses("^unknown config field 'step_sise'; did you mean 'step_size'\\?$", toys.vision, step_sise=1)
+    assert toys.vision(a_note_of_mine="kept").a_note_of_mine == "kept"  # transformers' own way
+
+
+@pytest.mark.parametrize(
+    "field", ["step_size", "sparsity", "prox_alpha", "attention_scale", "coding_precision", "orthogonality_weight"]
+)
+def test_a_whole_number_is_a_number(field):
+    assert getattr(build_config({field: 1}), field) == 1
+    with torch.device("meta"):
+        assert getattr(create_model("crate-tiny-patch16-224", **{field: 1}).config, field) == 1
+
+
+PIXELS = [
+    (torch.randn(3, 21, 14), r"^pixel_values has shape \(3, 21, 14\); expected \(batch, 3, height, width\)$"),
+    (torch.randn(2, 1, 21, 14), r"^pixel_values has shape \(2, 1, 21, 14\); expected \(batch, 3"),
+    (torch.zeros(2, 3, 21, 14, dtype=torch.uint8), r"^pixel_values is torch.uint8; expected floating point"),
+    (torch.randn(2, 3, 20, 14), r"^image of 20 × 14 pixels is not divisible by patch_size 7; resize it$"),
+    (torch.randn(2, 3, 21, 0), r"^image of 21 × 0 pixels"),
+    (None, r"^pixel_values is missing"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("task", ["body", "image-classification", "masked-autoencoding"])
+@pytest.mark.parametrize(("images", "pattern"), PIXELS)
+def test_bad_images(task, images, pattern):
+    refuses(pattern, toys.build(task), images)
+
+
+def test_bad_masks_of_patches():
+    model = toys.build("masked-autoencoding")
+    refuses(r"^mask has shape \(3, 7\); expected \(3, 6\), True = removed$", model, toys.pixels(), torch.ones(3, 7))
+    refuses(r"^mask has shape \(2, 6\)", model, toys.pixels(), torch.ones(2, 6))
+    dropping = toys.CrateForMaskedAutoencoding(toys.released_autoencoding(mask_space="drop"))
+    refuses(r"^mask must keep 1 of 6 patches", dropping, toys.pixels(), toys.patch_mask())
+
+
+TEXT = ["masked-lm", "sequence-classification", "causal-lm"]
+
+
+@pytest.mark.parametrize("task", TEXT)
+def test_bad_text(task):
+    model, ids = toys.build(task), torch.randint(29, (2, 5))
+    refuses(r"^input_ids is torch.float32 of shape \(2, 5\); expected ids \(batch, n\)$", model, ids.float())
+    refuses(r"^input_ids is torch.int64 of shape \(5,\)", model, ids[0])
+    refuses(r"^give either input_ids or inputs_embeds$", model)
+    refuses(r"^give either input_ids or inputs_embeds$", model, ids, inputs_embeds=torch.randn(2, 5, 14))
+    long = torch.zeros(2, 14, dtype=torch.long)
+    refuses(r"^sequence of 14 tokens is longer than max_position_embeddings 13; shorten it$", model, long)
+    for shape in ((2, 6), (1, 5), (2, 5, 5)):
+        refuses(r"^attention_mask has shape .*; expected \(2, 5\)$", model, ids, attention_mask=torch.ones(shape))
+
+
+def test_a_model_needs_a_config_of_its_kind():
+    for model in (CrateForMaskedLM, CrateForSequenceClassification):
+        refuses(f"^{model.__name__} needs modality='text', not 'vision'$", model, toys.vision())
+    for model in (CrateForImageClassification, CrateForMaskedAutoencoding):
+        refuses(f"^{model.__name__} needs modality='vision', not 'text'$", model, toys.text())
+    refuses("^CrateForCausalLM needs causal=True$", CrateForCausalLM, toys.text())

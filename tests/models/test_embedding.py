@@ -1,0 +1,158 @@
+"""Patches, masks and positions."""
+
+import math
+
+import pytest
+import torch
+
+from codingrate.models.autoencoder import random_mask
+from codingrate.models.embedding import PositionTable, grid_sinusoids, patchify, sinusoids, unpatchify
+
+from . import naive, toys
+
+
+def test_patches_run_row_by_row_with_the_channel_fastest():
+    images = torch.randn(2, 3, 35, 21)
+    patches = patchify(images, 7)
+    assert patches.shape == (2, 15, 147)
+    assert torch.equal(patches, naive.patches(images, 7))
+    # patch (3, 2) of a 5 × 3 grid, pixel (4, 6) in it, channel 1
+    assert torch.equal(patches[:, 3 * 3 + 2, (4 * 7 + 6) * 3 + 1], images[:, 1, 3 * 7 + 4, 2 * 7 + 6])
+
+
+def test_unpatchify_undoes_patchify():
+    images = torch.randn(2, 3, 35, 21)
+    assert torch.equal(unpatchify(patchify(images, 7), 7, (5, 3)), images)
+    model = toys.build("masked-autoencoding")
+    pixels = toys.pixels()
+    assert torch.equal(model.image(patchify(pixels, 7)), pixels)
+    assert torch.equal(model.image(patchify(images, 7), (5, 3)), images)
+
+
+@pytest.mark.parametrize(("patches", "ratio", "removed"), [(196, 0.75, 147), (6, 0.75, 5), (7, 0.5, 4), (11, 0.3, 4)])
+def test_a_random_mask_removes_an_exact_count(patches, ratio, removed):
+    mask = random_mask(13, patches, ratio)
+    assert mask.shape == (13, patches)
+    assert mask.dtype == torch.bool
+    assert mask.sum(1).tolist() == [removed] * 13
+
+
+def test_a_random_mask_is_uniform_and_independent_of_the_image():
+    draws, patches = 4000, 12
+    mask = random_mask(draws, patches, 0.75)
+    # Removed counts per patch: n draws without replacement, so that the covariance is r(1 − r)n/(N − 1)·(NI − 11ᵀ)/N
+    # and the statistic below is χ² with N − 1 degrees of freedom.
+    ratio = 0.75
+    counts = mask.sum(0).double()
+    statistic = ((counts - ratio * draws) ** 2).sum() * (patches - 1) / (patches * draws * ratio * (1 - ratio))
+    assert 2.6 < float(statistic) < 26.8  # 99 % of χ² with 11 degrees of freedom, both sides
+    pairs = (mask[:, :, None] & mask[:, None, :]).double().mean(0)
+    expected = ratio * (ratio * patches - 1) / (patches - 1)  # two patches removed together
+    off = pairs[~torch.eye(patches, dtype=torch.bool)]
+    # the deviation of a mean of 4000 coin flips is 0.008
+    assert float((off - expected).abs().max()) < 5 * 0.008
+    assert len(mask.unique(dim=0)) > 150  # of the 220 there are
+
+
+def test_the_autoencoder_draws_its_own_mask():
+    model = toys.build("masked-autoencoding", mask_ratio=0.5)
+    first, second = model(toys.pixels(64)).mask, model(toys.pixels(64)).mask
+    assert first.sum(1).tolist() == [3] * 64
+    assert not torch.equal(first, second)
+
+
+def test_grid_sinusoids_put_the_column_first():
+    rows, columns, d = 5, 3, 20
+    q = d // 4
+    table = grid_sinusoids(rows, columns, d)
+    assert table.shape == (15, 20)
+    for a in range(rows):
+        for b in range(columns):
+            angles = [10000 ** (-i / q) for i in range(q)]
+            expected = [math.sin(b * w) for w in angles] + [math.cos(b * w) for w in angles]
+            expected += [math.sin(a * w) for w in angles] + [math.cos(a * w) for w in angles]
+            torch.testing.assert_close(table[a * columns + b], torch.tensor(expected), rtol=0, atol=1e-6)
+
+
+def test_sequence_sinusoids_alternate():
+    table = sinusoids(101, 14)
+    for t in (0, 1, 50, 100):
+        for i in range(7):
+            angle = t / 10000 ** (2 * i / 14)
+            # float32 angles of up to 100
+            assert abs(float(table[t, 2 * i]) - math.sin(angle)) < 1e-5
+            assert abs(float(table[t, 2 * i + 1]) - math.cos(angle)) < 1e-5
+
+
+def test_the_class_row_of_a_frozen_table_is_zero_and_survives_initialisation():
+    for front in (True, False):
+        config = toys.autoencoding(positions="sinusoidal", class_token=front)
+        table = toys.CrateModel(config).embedding.positions.weight
+        assert not table.requires_grad
+        assert torch.equal(table[int(front) :], grid_sinusoids(3, 2, 12))
+        assert len(table) == 6 + front
+        if front:
+            assert float(table[0].abs().max()) == 0
+
+
+def test_a_frozen_table_stays_frozen_and_a_learned_one_learned():
+    for positions in ("sinusoidal", "learned"):
+        model = toys.CrateModel(toys.autoencoding(positions=positions))
+        model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+        assert model.embedding.positions.weight.requires_grad == (positions == "learned")
+
+
+def test_a_table_is_used_as_it_is_on_its_own_grid():
+    table = PositionTable(toys.vision())
+    assert table.for_grid((3, 2)) is table.weight
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.1])
+@pytest.mark.parametrize("grid", [(6, 4), (2, 5), (7, 3), (1, 1)])
+def test_a_resized_table_keeps_constants_and_the_class_row(grid, offset):
+    table = PositionTable(toys.vision(interpolate_offset=offset))
+    with torch.no_grad():
+        table.weight.copy_(torch.arange(15.0).expand(7, -1))
+        table.weight[0] = -1
+    resized = table.for_grid(grid)
+    assert resized.shape == (1 + grid[0] * grid[1], 15)
+    assert torch.equal(resized[0], table.weight[0])
+    # bicubic weights sum to one, up to float32 with values of up to 14
+    torch.testing.assert_close(resized[1:], torch.arange(15.0).expand(len(resized) - 1, -1), rtol=0, atol=5e-5)
+
+
+def test_a_resized_table_follows_rows_and_columns():
+    table = PositionTable(toys.vision(class_token=False, pooling="mean"))
+    with torch.no_grad():
+        grid = torch.arange(3.0)[:, None].expand(3, 2)  # grows with the row only
+        table.weight.copy_(grid.reshape(6, 1).expand(-1, 15))
+    resized = table.for_grid((6, 5)).detach().reshape(6, 5, 15)
+    assert (resized[:, 1:] - resized[:, :-1]).abs().max() < 1e-5
+    assert (resized[1:] > resized[:-1]).all()
+
+
+@pytest.mark.parametrize(("height", "width"), [(42, 28), (14, 35), (7, 7)])
+@pytest.mark.parametrize("task", ["image-classification", "masked-autoencoding"])
+def test_other_image_sizes_run(task, height, width):
+    model = toys.build(task)
+    output = toys.main_output(model(toys.pixels(height=height, width=width)))
+    patches = (height // 7) * (width // 7)
+    assert output.shape == ((3, 5) if task == "image-classification" else (3, patches, 147))
+    assert output.isfinite().all()
+
+
+def test_initialisation_of_the_parts():
+    model = toys.CrateForImageClassification(toys.vision(hidden_size=120, num_attention_heads=3, image_size=[70, 70]))
+    embedding, layer = model.crate.embedding, model.crate.layers[0]
+    assert 0.9 < float(embedding.positions.weight.detach().std()) < 1.1
+    assert 0.8 < float(embedding.class_token.detach().std()) < 1.2
+    bound = math.sqrt(6 / 120)  # Kaiming
+    assert 0.95 * bound < float(layer.sparsifier.dictionary.detach().abs().max()) <= bound
+    assert 0.9 / math.sqrt(120) < float(layer.attention.project.weight.detach().abs().max()) <= 1 / math.sqrt(120)
+    mae = toys.CrateForMaskedAutoencoding(toys.autoencoding(hidden_size=120))
+    bound = math.sqrt(6 / 240)  # Xavier
+    assert 0.95 * bound < float(mae.crate.layers[0].attention.project.weight.detach().abs().max()) <= bound
+    assert float(mae.predict.bias.detach().abs().max()) == 0
+    assert 0.01 < float(mae.mask_token.detach().std()) < 0.03
+    lm = toys.CrateForCausalLM(toys.causal(hidden_size=120, initializer_range=0.02))
+    assert 0.019 < float(lm.crate.layers[0].attention.project.weight.detach().std()) < 0.021

@@ -1,0 +1,199 @@
+"""Files that are no released checkpoints, or damaged ones: each refused in one line, none ever run."""
+
+import os
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from codingrate import CrateError
+from codingrate.models.released import load_released
+from codingrate.models.released_families import detect
+
+from .released_files import small_classifier, write
+
+
+def refused(path, **known):
+    """The message a bad file is refused with: one line, the file's name in front."""
+    with pytest.raises(CrateError) as caught:
+        load_released(path, **{"heads": 3, **known})
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(f"{path}: ")
+    return message.removeprefix(f"{path}: ")
+
+
+class Evil:
+    def __init__(self, witness):
+        self.witness = witness
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.witness),)
+
+
+@pytest.mark.parametrize(
+    ("save", "named"),
+    [
+        (torch.save, "mkdir"),
+        (lambda contents, path: torch.save(contents, path, _use_new_zipfile_serialization=False), "mkdir"),
+        (lambda contents, path: path.write_bytes(pickle.dumps(contents)), "a bare pickle"),
+    ],
+    ids=["zip", "legacy", "bare"],
+)
+def test_code_in_a_file_is_never_run(tmp_path, save, named):
+    witness, path = tmp_path / "ran", tmp_path / "evil.pth"
+    save({"model": small_classifier(), "extra": Evil(witness)}, path)
+    message = refused(path)
+    assert not witness.exists()
+    assert "holds more than tensors" in message
+    assert named in message
+    assert "re-save it as a plain state dict" in message
+    pickle.loads(pickle.dumps(Evil(witness)))
+    assert witness.exists()  # the witness does tell
+
+
+def test_a_whole_module_is_refused(tmp_path):
+    assert "torch.nn.modules.linear.Linear" in refused(write(tmp_path, torch.nn.Linear(2, 2)))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.9, 0.999])
+@pytest.mark.parametrize("name", ["file.pth", "legacy.pth", "file.safetensors"])
+def test_cut_files_are_refused(tmp_path, name, share):
+    path = tmp_path / name
+    if name == "file.safetensors":
+        save_file(small_classifier(), path)
+    else:
+        torch.save(small_classifier(), path, _use_new_zipfile_serialization=name == "file.pth")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    assert "cut short" in refused(path)
+
+
+@pytest.mark.parametrize("name", ["notes.pth", "notes.txt", "notes.safetensors"])
+def test_files_of_another_kind_are_refused(tmp_path, name):
+    path = tmp_path / name
+    path.write_text("Dear diary,\nthis is not a checkpoint.\n" * 20)
+    assert "cut short or no" in refused(path)
+
+
+def test_file_that_holds_itself_is_refused(tmp_path):
+    contents = {"epoch": 3}
+    contents["model"] = contents
+    assert "holds no tensors" in refused(write(tmp_path, contents))
+
+
+def test_missing_file_and_folder_are_refused(tmp_path):
+    assert refused(tmp_path / "none.pth") == "no such file"
+    assert "is a folder" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ({}, "holds no tensors"),
+        ({"weights": {"a": torch.ones(1)}, "epoch": 3}, "holds no tensors.*it holds weights, epoch"),
+        ([torch.ones(1)], "holds a list"),
+        (torch.ones(3), "holds a Tensor"),
+        ({"cls_token": torch.ones(1), "epoch": 3}, "mixes tensors with something else: epoch"),
+        (
+            {"student": {"a": torch.ones(1)}, "teacher": {"a": torch.ones(1)}},
+            "looks like a DINO training file",
+        ),
+        ({"some.weight": torch.ones(1)}, "is not a released CRATE.*its keys begin with some.weight"),
+    ],
+)
+def test_contents_that_are_no_state_dict_are_refused(tmp_path, contents, message):
+    path = write(tmp_path, contents)
+    with pytest.raises(CrateError, match=message):
+        load_released(path)
+    refused(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "looks"),
+    [
+        ("blocks.0.attn.temp", "ToST vision"),
+        ("transformer.h.0.attn.temp", "ToST language"),
+        ("backbone.blocks.0.attn.qkv.weight", "black-box vision transformer"),
+        ("decoder_blocks.0.attn.qkv.weight", "masked autoencoder with a black-box"),
+        ("transformer.h.0.attn.c_attn.weight", "GPT-2"),
+        ("roberta.encoder.layer.0.output.dense.weight", "RoBERTa"),
+        ("visual.transformer.resblocks.0.ln_1.weight", "CLIP"),
+        ("Transformer/encoderblock_0/LayerNorm_0/scale", "JAX"),
+        ("transformer.layers.0.0.fn.to_qkv.weight", "vit-pytorch"),
+        ("crate.layers.0.attention.project.weight", "from_pretrained"),
+    ],
+)
+def test_other_families_are_named(key, looks):
+    with pytest.raises(CrateError, match=f"^looks like .*{looks}"):
+        detect(["cls_token", key])
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "cls_token",
+        "pos_embedding",
+        "to_patch_embedding.2.weight",
+        "to_patch_embedding.3.bias",
+        "transformer.layers.0.0.fn.qkv.weight",
+        "transformer.layers.1.0.fn.to_out.0.bias",
+        "transformer.layers.2.1.fn.weight",
+        "mlp_head.1.weight",
+    ],
+)
+def test_every_missing_or_misshapen_tensor_is_named(tmp_path, key):
+    state = small_classifier()
+    tensor = state.pop(key)
+    message = refused(write(tmp_path, state))
+    assert f"CRATE classifier without {key}" in message
+    if tensor.ndim > 1:
+        assert key in refused(write(tmp_path, {**state, key: tensor[..., :-1, :-1]}))
+    assert f"{key} has shape" in refused(write(tmp_path, {**state, key: tensor[None]}))
+    assert f"{key} has shape" in refused(write(tmp_path, {**state, key: tensor[:0]}))
+
+
+def test_missing_layer_is_named(tmp_path):
+    state = {key: value for key, value in small_classifier().items() if ".layers.1." not in key}
+    assert "without transformer.layers.1.*" in refused(write(tmp_path, state))
+
+
+def test_unexpected_tensors_are_named(tmp_path):
+    state = {**small_classifier(), "surplus.weight": torch.ones(2)}
+    assert refused(write(tmp_path, state)).endswith("no place for: surplus.weight")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_no_numbers_are_refused(tmp_path, value):
+    state = small_classifier()
+    state["transformer.layers.1.1.fn.weight"][3, 5] = value
+    assert "transformer.layers.1.1.fn.weight holds NaN or infinity" in refused(write(tmp_path, state))
+
+
+def test_whole_numbers_are_refused(tmp_path):
+    state = {**small_classifier(), "cls_token": torch.ones(1, 1, 24, dtype=torch.int64)}
+    assert "cls_token is torch.int64" in refused(write(tmp_path, state))
+
+
+def test_projection_of_odd_patches_is_refused(tmp_path):
+    state = small_classifier()
+    state["to_patch_embedding.2.weight"] = torch.ones(24, 50)
+    assert "no projection of square patches" in refused(write(tmp_path, state))
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        ({"heads": 5}, "heads 5 does not divide the width 24; take one of 1, 2, 3, 4, 6"),
+        ({"heads": 0}, "heads is 0"),
+        ({"heads": 2.0}, "heads is 2.0"),
+        ({"heads": None}, "heads is not in the file, and 24 is no published width"),
+        ({"sparsity": -1}, "sparsity is -1"),
+        ({"sparsity": "big"}, "sparsity is 'big'"),
+        ({"step_size": float("nan")}, "step_size is nan"),
+        ({"image_size": "big"}, "image_size is 'big'"),
+    ],
+)
+def test_bad_arguments_are_refused(tmp_path, known, message):
+    assert message in refused(write(tmp_path, small_classifier()), **known)

@@ -1,0 +1,107 @@
+import pytest
+import torch
+
+from codingrate import objective as ob
+
+EPS = 0.5
+RATES = {
+    "rate": lambda z, u: ob.coding_rate(z, EPS),
+    "subspace": lambda z, u: ob.subspace_coding_rate(z, u.to(z.dtype), EPS),
+    "class": lambda z, u: ob.class_coding_rate(z, torch.arange(z.shape[-2]) % 3 == torch.arange(3)[:, None], EPS),
+    "gradient": lambda z, u: ob.coding_rate_gradient(z, EPS).norm(),
+    "subspace gradient": lambda z, u: ob.subspace_coding_rate_gradient(z, u.to(z.dtype), EPS).norm(),
+    "hvp": lambda z, u: ob.coding_rate_hvp(z, z.flip(-1), EPS).norm(),
+}
+
+
+@pytest.fixture(params=[23, 71], ids=["n<d", "n>d"])
+def tokens(request, rng):
+    return torch.randn(2, request.param, 37, generator=rng, dtype=torch.float64)
+
+
+@pytest.fixture
+def bases(rng):
+    return ob.random_bases(3, 37, 5, "incoherent", rng, torch.float64)
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_float32_is_close_to_float64_and_dtypes_are_kept(name, tokens, bases):
+    exact, single = RATES[name](tokens, bases), RATES[name](tokens.float(), bases)
+    assert (exact.dtype, single.dtype) == (torch.float64, torch.float32)
+    torch.testing.assert_close(single.double(), exact, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", RATES)
+def test_half_precision_is_computed_and_returned_in_float32(name, dtype, tokens, bases):
+    half = tokens.to(dtype)
+    value = RATES[name](half, bases)
+    assert value.dtype == torch.float32
+    # 3e-2: what rounding the tokens (and bases) to 8 bits leaves.
+    torch.testing.assert_close(value.double(), RATES[name](tokens, bases), rtol=3e-2, atol=0)
+    if name in ("rate", "class", "gradient", "hvp"):
+        torch.testing.assert_close(value.double(), RATES[name](half.double(), bases), rtol=1e-5, atol=0)
+
+
+def test_autocast_does_not_lower_the_precision(tokens, bases):
+    z, u = tokens.float(), bases.float()
+    outside = ob.rate_reduction(z, u, EPS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(ob.rate_reduction(z, u, EPS), outside)
+        assert ob.subspace_coding_rate_gradient(z, u, EPS).dtype == torch.float32
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_tiny_and_huge_float32_tokens(scale, tokens, bases):
+    # Full-rank tokens of norm 1e6·√d; the square case n = d is the worst conditioned of all.
+    for z in (tokens * scale, tokens[..., :5, :] * scale):
+        single = ob.coding_rate(z.float(), EPS)
+        assert single.isfinite().all()
+        torch.testing.assert_close(single.double(), ob.coding_rate(z, EPS), rtol=1e-4, atol=1e-6)
+
+
+def test_huge_rank_deficient_float32_tokens_stay_finite_by_jitter(rng):
+    direction = torch.randn(1, 31, generator=rng)
+    z = 1e6 * torch.randn(4, 41, 1, generator=rng) * direction  # rank one: the 1 of I + αG is lost
+    gram = torch.eye(31) + 31 / 41 / EPS**2 * z.mT @ z
+    assert torch.linalg.cholesky_ex(gram).info.any()  # or the test below would prove nothing
+    z.requires_grad_()
+    value = ob.coding_rate(z, EPS)
+    assert value.isfinite().all()
+    assert torch.autograd.grad(value.sum(), z)[0].isfinite().all()
+    assert ob.coding_rate_gradient(z, EPS).isfinite().all()
+
+
+def test_one_bad_sample_leaves_the_others_alone(rng):
+    z = torch.randn(4, 7, 5, generator=rng)
+    good = ob.coding_rate(z, EPS)
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        spoiled = z.clone()
+        spoiled[2, 3, 1] = bad
+        value = ob.coding_rate(spoiled, EPS)
+        assert value[2].isnan()
+        torch.testing.assert_close(value[[0, 1, 3]], good[[0, 1, 3]])
+    assert ob.coding_rate(torch.full((1, 1), torch.inf), EPS).isnan()
+    assert ob.coding_rate(torch.full((3, 2), 1e30), EPS).isnan()  # the Gram matrix overflows
+
+
+def test_zero_tokens_have_rate_zero_and_gradient_zero(bases):
+    z = torch.zeros(2, 11, 37, dtype=torch.float64, requires_grad=True)
+    for rate in (
+        ob.coding_rate(z),
+        ob.subspace_coding_rate(z, bases),
+        ob.class_coding_rate(z, torch.ones(2, 11)),
+    ):
+        assert torch.equal(rate, torch.zeros_like(rate))
+        assert not torch.autograd.grad(rate.sum(), z)[0].any()
+
+
+def test_an_empty_batch_gives_an_empty_result(bases):
+    z = torch.zeros(0, 11, 37, dtype=torch.float64)
+    assert ob.rate_reduction(z, bases).shape == (0,)
+    assert ob.class_coding_rate(z, torch.ones(3, 11)).shape == (0,)
+    assert ob.coding_rate_gradient(z).shape == z.shape
+
+
+def test_strided_tokens_are_accepted(tokens):
+    torch.testing.assert_close(ob.coding_rate(tokens.mT.contiguous().mT), ob.coding_rate(tokens))

@@ -1,0 +1,74 @@
+"""The operators a contract test runs over, each with a way to build it and its oracle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from codingrate.operators import ATTENTION, SPARSIFIERS, AttentionSpec, SparsifierSpec
+
+from . import oracles
+
+HEADS, HEAD_DIM, LONGEST = 3, 5, 11
+SHAPES = ((2, 7), (3, 11))  # batch, tokens
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator in one form; `wide` is the form where K·p is not d, with every option off its default."""
+
+    kind: str
+    name: str
+    causal: bool = False
+    wide: bool = False
+
+    def __str__(self) -> str:
+        marks = [self.name, *(["causal"] if self.causal else []), *(["wide"] if self.wide else [])]
+        return "-".join(marks)
+
+    @property
+    def dim(self) -> int:
+        return 13 if self.wide else HEADS * HEAD_DIM
+
+    def spec(self, **options: Any) -> AttentionSpec | SparsifierSpec:
+        if self.kind == "attention":
+            defaults: dict[str, Any] = {"causal": self.causal, "max_tokens": LONGEST}
+            if self.wide:
+                defaults |= {"projection_bias": True, "output_bias": False, "scale": 0.7, "eps": 0.3}
+            return AttentionSpec(dim=self.dim, heads=HEADS, head_dim=HEAD_DIM, **{**defaults, **options})
+        wide = {"step_size": 0.3, "sparsity": 0.2, "alpha": 0.7, "expansion": 2} if self.wide else {}
+        return SparsifierSpec(dim=self.dim, **{**wide, **options})
+
+    def build(self, dtype: torch.dtype = torch.float64, **options: Any) -> nn.Module:
+        """The operator with every parameter drawn at random: no bias or temperature hides at 0 or 1."""
+        registry: Any = ATTENTION if self.kind == "attention" else SPARSIFIERS
+        module = registry.create(self.name, self.spec(**options)).to(dtype)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.copy_(torch.randn(parameter.shape) * (0.3 if parameter.ndim > 1 else 0.1))
+        return module
+
+    def tokens(self, batch: int = 2, n: int = 7, dtype: torch.dtype = torch.float64) -> Tensor:
+        return torch.randn(batch, n, self.dim, dtype=torch.float64).to(dtype)
+
+    def run(self, module: nn.Module, z: Tensor, *args: Any) -> Tensor:
+        out = module(z, *args)
+        return out[0] if self.kind == "attention" else out
+
+    def oracle(self, module: nn.Module, z: Tensor, *args: Any, **options: Any) -> Tensor:
+        weights, spec = dict(module.named_parameters()), self.spec(**options)
+        if self.kind == "attention":
+            return oracles.attention(self.name, weights, spec, z, *args)[0]
+        return oracles.sparsifier(self.name, weights, spec, z)
+
+
+ATTENTIONS = [
+    Case("attention", name, causal, wide)
+    for name in ATTENTION.names()
+    for causal in (False, True)
+    for wide in (False, True)
+]
+EVERY = ATTENTIONS + [Case("sparsifier", name, wide=wide) for name in SPARSIFIERS.names() for wide in (False, True)]

@@ -1,0 +1,195 @@
+"""Every operator once more, straight from its equation: loops over samples, heads and tokens, float64.
+
+`weights` are the operator's parameters by name. Vectors of one token are columns, as in the paper.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def softmax(scores: list[Tensor]) -> list[Tensor]:
+    top = max(s.item() for s in scores)
+    exponentials = [torch.exp(s - top) for s in scores]
+    total = sum(exponentials)
+    return [e / total for e in exponentials]
+
+
+def visible(t: int, n: int, causal: bool, mask: Tensor | None) -> list[int]:
+    """The tokens that token t attends to; itself always."""
+    return [s for s in range(n) if s == t or ((mask is None or bool(mask[s])) and (not causal or s < t))]
+
+
+def head(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, mask: Tensor | None):
+    """One head of one sample: outputs (n, p) and attention (n, n)."""
+    n = len(query)
+    rows, attention = [], torch.zeros(n, n, dtype=query.dtype)
+    for t in range(n):
+        seen = visible(t, n, causal, mask)
+        shares = softmax([scale * (query[t] * key[s]).sum() for s in seen])
+        rows.append(sum(share * value[s] for share, s in zip(shares, seen, strict=True)))
+        for share, s in zip(shares, seen, strict=True):
+            attention[t, s] = share.detach()
+    return torch.stack(rows), attention
+
+
+def block(matrix: Tensor, k: int, p: int) -> Tensor:
+    """Rows of head k."""
+    return matrix[k * p : (k + 1) * p]
+
+
+def heads(project, scale, spec, z: Tensor, mask: Tensor | None):
+    """Every head of one sample (n, d), side by side: (n, K·p) and attention (K, n, n)."""
+    results = [head(*project(k), scale, spec.causal, mask) for k in range(spec.heads)]
+    return torch.cat([out for out, _ in results], dim=-1), torch.stack([a for _, a in results])
+
+
+def output_map(weights, out: Tensor) -> Tensor:
+    bias = weights.get("output.bias")
+    return torch.stack([weights["output.weight"] @ row + (0 if bias is None else bias) for row in out])
+
+
+def mssa(weights, spec, z, mask):
+    scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
+
+    def project(k):
+        w = z @ block(weights["project.weight"], k, spec.head_dim).T
+        return w, w, w
+
+    out, attention = heads(project, scale, spec, z, mask)
+    return output_map(weights, out), attention
+
+
+def mssa_tied(weights, spec, z, mask):
+    scale = 1.0 if spec.scale is None else spec.scale
+    n, p = len(z), spec.head_dim
+    update, attentions = torch.zeros_like(z), []
+    for k in range(spec.heads):
+        U = block(weights["project.weight"], k, p).T  # (d, p)
+        w = z @ U
+        ssa, attention = head(w, w, w, scale, spec.causal, mask)
+        update = update + ssa @ U.T
+        attentions.append(attention)
+    rows = []
+    for t in range(n):
+        counted = range(t + 1) if spec.causal else range(n)
+        count = max(1, sum(1 for s in counted if mask is None or bool(mask[s])))
+        rows.append(p / (count * spec.eps**2) * update[t])
+    return torch.stack(rows), torch.stack(attentions)
+
+
+def mhsa(weights, spec, z, mask):
+    scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
+    inner = spec.heads * spec.head_dim
+
+    def project(k):
+        maps = []
+        for part in range(3):
+            rows = slice(part * inner + k * spec.head_dim, part * inner + (k + 1) * spec.head_dim)
+            bias = weights.get("project.bias")
+            maps.append(z @ weights["project.weight"][rows].T + (0 if bias is None else bias[rows]))
+        return maps
+
+    out, attention = heads(project, scale, spec, z, mask)
+    return output_map(weights, out), attention
+
+
+def tssa(weights, spec, z, mask):
+    n, K, p = len(z), spec.heads, spec.head_dim
+    real = [1.0 if mask is None or bool(mask[t]) else 0.0 for t in range(n)]
+    w = z @ weights["project.weight"].T
+    if "project.bias" in weights:
+        w = w + weights["project.bias"]
+
+    def seen(t):
+        return [s for s in (range(t + 1) if spec.causal else range(n)) if real[s]]
+
+    def column(k, j):
+        return k * p + j
+
+    membership = [[None] * n for _ in range(K)]
+    for t in range(n):
+        scores = []
+        for k in range(K):
+            score = torch.zeros((), dtype=z.dtype)
+            for j in range(p):
+                total = sum(w[s, column(k, j)] ** 2 for s in seen(t))
+                score = score + (w[t, column(k, j)] ** 2 / total if real[t] else 0.0)
+                if "position_bias" in weights:
+                    score = score + weights["position_bias"][k, t, 0]
+            scores.append(weights["temperature"][k, 0] * score)
+        for k, share in enumerate(softmax(scores)):
+            membership[k][t] = share * real[t]
+    rows = []
+    for t in range(n):
+        row = []
+        for k in range(K):
+            total = sum(membership[k][s] for s in seen(t))
+            for j in range(p):
+                moment = sum(membership[k][s] * w[s, column(k, j)] ** 2 for s in seen(t)) / (total + 1e-8)
+                row.append(-membership[k][t] * w[t, column(k, j)] / (1 + moment))
+        rows.append(torch.stack([torch.as_tensor(x, dtype=z.dtype) for x in row]))
+    diagonal = torch.tensor([[float(x.detach()) for x in row] for row in membership], dtype=z.dtype)
+    return output_map(weights, torch.stack(rows)), torch.diag_embed(diagonal)
+
+
+ATTENTION = {"mssa": mssa, "mssa-tied": mssa_tied, "mhsa": mhsa, "tssa": tssa}
+
+
+def attention(name: str, weights, spec, z: Tensor, mask: Tensor | None = None):
+    """Update (batch, n, d) and attention (batch, K, n, n), sample by sample."""
+    masks = [None] * len(z) if mask is None else mask
+    results = [ATTENTION[name](weights, spec, *sample) for sample in zip(z, masks, strict=True)]
+    return torch.stack([out for out, _ in results]), torch.stack([a for _, a in results])
+
+
+def relu(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x, torch.zeros_like(x))
+
+
+def gradient_step(weights, spec, z: Tensor) -> Tensor:
+    D = weights["dictionary"]
+    return z - spec.step_size * (D.T @ (D @ z - z))
+
+
+def ista(weights, spec, z):
+    return relu(gradient_step(weights, spec, z) - spec.step_size * spec.sparsity)
+
+
+def ista_soft(weights, spec, z):
+    x = gradient_step(weights, spec, z)
+    return torch.sign(x) * relu(x.abs() - spec.step_size * spec.sparsity)
+
+
+def prox(weights, spec, z):
+    growth = 1 + 4 / (9 * (1 + spec.alpha))
+    return relu(growth * (weights["dictionary"].T @ z) - 4 * spec.sparsity / (9 * spec.alpha))
+
+
+def odl(weights, spec, z):
+    D, eta, shift = weights["dictionary"], spec.step_size, spec.step_size * spec.sparsity
+    first = relu(eta * (D.T @ z) - shift)
+    second = relu(first - eta * (D.T @ (D @ first - z)) - shift)
+    return weights["synthesis"] @ second
+
+
+def mlp(weights, spec, z):
+    hidden = weights["expand.weight"] @ z + weights["expand.bias"]
+    hidden = hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))
+    return weights["contract.weight"] @ hidden + weights["contract.bias"]
+
+
+def keep(weights, spec, z):
+    return z
+
+
+SPARSIFIERS = {"ista": ista, "ista-soft": ista_soft, "prox": prox, "odl": odl, "mlp": mlp, "none": keep}
+
+
+def sparsifier(name: str, weights, spec, z: Tensor) -> Tensor:
+    """Tokens (..., d), one column at a time."""
+    tokens = [SPARSIFIERS[name](weights, spec, token) for token in z.reshape(-1, z.shape[-1])]
+    return torch.stack(tokens).reshape(z.shape)

@@ -1,0 +1,143 @@
+"""Padding, causality and the attention handed out, for every attention operator."""
+
+import pytest
+import torch
+
+from . import oracles
+from .cases import ATTENTIONS
+
+every = pytest.mark.parametrize("case", ATTENTIONS, ids=str)
+causal = pytest.mark.parametrize("case", [case for case in ATTENTIONS if case.causal], ids=str)
+softmaxed = pytest.mark.parametrize("case", [case for case in ATTENTIONS if case.name != "tssa"], ids=str)
+statistics = pytest.mark.parametrize("case", [case for case in ATTENTIONS if case.name == "tssa"], ids=str)
+
+LENGTHS = (7, 4, 2)
+
+
+def right_padding() -> torch.Tensor:
+    return torch.tensor([[t < length for t in range(7)] for length in LENGTHS])
+
+
+def padded(case, mask):
+    """Tokens whose padding is far from anything real."""
+    return torch.where(mask[..., None], case.tokens(3, 7), 50 * case.tokens(3, 7))
+
+
+@every
+def test_masked_value_is_the_equation(case):
+    module, mask = case.build(), right_padding()
+    z = padded(case, mask)
+    out, expected = case.run(module, z, mask), case.oracle(module, z, mask)
+    assert out.isfinite().all()  # padding too: a NaN there would spread in the backward pass
+    torch.testing.assert_close(out[mask], expected[mask], rtol=0, atol=1e-10)
+
+
+@every
+@pytest.mark.parametrize("weights", [False, True])
+def test_right_padding_changes_nothing(case, weights):
+    module, mask = case.build(), right_padding()
+    z = padded(case, mask)
+    out = case.run(module, z, mask, weights)
+    for b, length in enumerate(LENGTHS):
+        alone = case.run(module, z[b : b + 1, :length])
+        # the same sums in another order
+        torch.testing.assert_close(out[b : b + 1, :length], alone, rtol=0, atol=1e-12)
+
+
+@causal
+def test_left_padding_changes_nothing(case):
+    # A bias per position counts from the first column, so that it cannot know left padding.
+    module, mask = case.build(max_tokens=0), right_padding().flip(1)
+    z = padded(case, mask)
+    out = case.run(module, z, mask)
+    for b, length in enumerate(LENGTHS):
+        alone = case.run(module, z[b : b + 1, -length:])
+        torch.testing.assert_close(out[b : b + 1, -length:], alone, rtol=0, atol=1e-12)
+
+
+@every
+def test_no_gradient_reaches_padding_from_real_tokens(case):
+    module, mask = case.build(), right_padding()
+    z = padded(case, mask).requires_grad_()
+    (gradient,) = torch.autograd.grad(case.run(module, z, mask)[mask].sum(), z)
+    assert gradient.isfinite().all()
+    assert float(gradient[~mask].abs().max()) == 0
+    assert float(gradient[mask].abs().min()) > 0
+
+
+@causal
+def test_the_future_cannot_be_seen(case):
+    module, z = case.build(), case.tokens(2, 11)
+    whole = case.run(module, z)
+    for t in (0, 4, 9):
+        changed = z.clone()
+        changed[:, t + 1 :] = 50 * torch.randn_like(changed[:, t + 1 :])
+        other = case.run(module, changed)
+        torch.testing.assert_close(other[:, : t + 1], whole[:, : t + 1], rtol=0, atol=1e-12)
+        assert not torch.allclose(other[:, t + 1 :], whole[:, t + 1 :])
+        shorter = case.run(module, z[:, : t + 1])
+        torch.testing.assert_close(shorter, whole[:, : t + 1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", [case for case in ATTENTIONS if not case.causal], ids=str)
+def test_without_causality_all_tokens_are_seen(case):
+    module, z = case.build(), case.tokens(2, 7).requires_grad_()
+    (gradient,) = torch.autograd.grad(case.run(module, z)[:, 0].sum(), z)
+    assert (gradient.abs().sum(-1) > 0).all()
+
+
+@every
+@pytest.mark.parametrize("masked", [False, True])
+def test_asking_for_weights_changes_no_value(case, masked):
+    module, mask = case.build(), right_padding() if masked else None
+    z = case.tokens(3, 7)
+    silent, nothing = module(z, mask)
+    out, attention = module(z, mask, True)
+    expected = oracles.attention(case.name, dict(module.named_parameters()), case.spec(), z, mask)[1]
+    assert nothing is None
+    torch.testing.assert_close(out, silent, rtol=0, atol=1e-12)
+    assert attention.shape == (3, 3, 7, 7)
+    torch.testing.assert_close(attention, expected, rtol=0, atol=1e-12)
+
+
+@softmaxed
+def test_rows_of_attention_sum_to_one_over_what_is_visible(case):
+    module, mask = case.build(), right_padding()
+    attention = module(case.tokens(3, 7), mask, True)[1].detach()
+    ones = torch.ones(3, 3, 7, dtype=torch.float64)
+    torch.testing.assert_close(attention.sum(-1), ones, rtol=0, atol=1e-12)
+    hidden = ~mask[:, None, None, :] & ~torch.eye(7, dtype=torch.bool)
+    if case.causal:
+        hidden = hidden | torch.ones(7, 7, dtype=torch.bool).triu(1)
+    assert float(attention[hidden.expand_as(attention)].abs().max()) == 0
+
+
+@statistics
+def test_memberships_are_a_diagonal_that_sums_to_one_over_heads(case):
+    module, mask = case.build(), right_padding()
+    attention = module(case.tokens(3, 7), mask, True)[1].detach()
+    membership = attention.diagonal(dim1=-2, dim2=-1)
+    torch.testing.assert_close(membership.sum(1), mask.double(), rtol=0, atol=1e-12)
+    assert float((attention - torch.diag_embed(membership)).abs().max()) == 0
+
+
+def test_tied_bases_take_the_token_count_into_beta():
+    case = next(c for c in ATTENTIONS if str(c) == "mssa-tied")
+    module = case.build(eps=0.3)
+    with torch.no_grad():
+        token = torch.randn(1, 1, case.dim, dtype=torch.float64)
+        one, many = case.run(module, token), case.run(module, token.expand(1, 7, -1))
+    # equal tokens compress to themselves, so that only β = p/(nε²) differs
+    torch.testing.assert_close(many, one.expand(1, 7, -1) / 7, rtol=0, atol=1e-12)
+    U = module.bases.detach()
+    expected = sum(5 / 0.3**2 * (token @ U[k]) @ U[k].T for k in range(3))
+    torch.testing.assert_close(one, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mssa", "mssa-tied"])
+def test_bases_are_the_columns_the_tokens_meet(name):
+    case = next(c for c in ATTENTIONS if str(c) == f"{name}-wide")
+    module, z = case.build(), case.tokens(2, 7)
+    assert module.bases.shape == (3, 13, 5)
+    codes = torch.stack([z @ module.bases[k] for k in range(3)], dim=1)
+    torch.testing.assert_close(module.codes(z), codes, rtol=0, atol=1e-12)

@@ -1,0 +1,45 @@
+"""Importing the package costs next to nothing, and its names are there when asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+import codingrate
+
+HEAVY = ("torch", "transformers", "numpy", "sklearn", "PIL")
+
+
+def loaded_after(code):
+    """Which heavy packages a fresh process has loaded after running the code."""
+    script = f"{code}\nimport sys\nprint('loaded', *(name for name in {HEAVY} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1].split()[1:]
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    assert loaded_after("import codingrate") == []
+
+
+def test_listing_models_needs_neither_torch_nor_transformers():
+    code = "import codingrate\nassert 'crate-tiny-patch16-224' in codingrate.list_models('crate-*')"
+    assert loaded_after(code) == []
+
+
+def test_operators_and_objective_need_no_transformers():
+    assert "transformers" not in loaded_after("from codingrate import objective, operators\nassert operators.MSSA")
+
+
+def test_every_public_name_is_there():
+    assert set(codingrate.__all__) <= set(dir(codingrate))
+    for name in codingrate.__all__:
+        assert getattr(codingrate, name) is not None
+    with pytest.raises(AttributeError, match=r"^module 'codingrate' has no attribute 'creat_model'$"):
+        codingrate.creat_model  # noqa: B018
+
+
+def test_the_version_is_that_of_the_distribution():
+    from importlib.metadata import version
+
+    assert codingrate.__version__ == version("codingrate")
