@@ -146,13 +146,26 @@ def test_count_model_tells_the_same(name):
 @pytest.mark.parametrize("task", ["image-classification", "masked-autoencoding", "masked-lm", "causal-lm"])
 @pytest.mark.parametrize("box", [{}, {"attention": "mhsa", "sparsifier": "mlp", "skip": "residual"}])
 def test_flops_are_those_torch_counts(task, box):
-    model = toys.build(task, **box).eval()
+    model = toys.build(task, **box).eval().to("meta")  # where the counter sees the fused attention too
     vision = model.config.modality == "vision"
     given = {"pixel_values": toys.pixels(1)} if vision else {"input_ids": torch.randint(29, (1, 13))}
+    given = {key: value.to("meta") for key, value in given.items()}
     model(**given)  # ISTA keeps what it makes of its dictionary
     with FlopCounterMode(display=False) as counter:
-        model(**given, output_attentions=True)  # attention written out, so that its products are seen
+        model(**given)
     assert forward_flops(model) == counter.get_total_flops()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("sparsifier", ["ista", "mlp", "odl"])
+@pytest.mark.parametrize("attention", ["mssa", "mssa-tied", "mhsa", "tssa"])
+@pytest.mark.parametrize("skip", ["normalized", "residual"])
+def test_a_last_layer_for_the_class_token_alone_gives_the_same_logits(attention, sparsifier, skip):
+    model = toys.build("image-classification", attention=attention, sparsifier=sparsifier, skip=skip).double().eval()
+    pixels = toys.pixels(dtype=torch.float64)
+    whole = model(pixels, output_hidden_states=True)
+    assert whole.hidden_states[-1].shape[1] > 1
+    torch.testing.assert_close(model(pixels).logits, whole.logits, rtol=1e-12, atol=1e-12)
 
 
 def test_every_preset_can_be_counted():

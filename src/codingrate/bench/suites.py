@@ -52,18 +52,15 @@ def bench_image(name: str, batch: int, repeats: int, progress: Progress | None =
         ours, naive = _logits(models["ours"].eval(), pixels), _logits(models["naive"].eval(), pixels)
     difference = float((ours - naive).abs().max() / naive.abs().max())
 
-    inference = {key: _inference(model, pixels) for key, model in models.items()}
-    training = {key: _training(model, pixels, labels) for key, model in models.items()}
     result: dict[str, Any] = {
         "model": name,
         "batch": batch,
         "parameters": {key: sum(p.numel() for p in model.parameters()) for key, model in models.items()},
         "logits_difference": difference,
     }
-    for mode, cases in (("inference", inference), ("training", training)):
-        for model in models.values():
-            model.train(mode == "training")
-        flops = {key: _flops(run) for key, run in cases.items()}
+    for mode in ("inference", "training"):
+        cases = {k: _runner(model.train(mode == "training"), pixels, labels, mode) for k, model in models.items()}
+        flops = {key: _flops(name, key, batch, mode, shape) for key in RIVALS}
         seconds = medians(cases, repeats, progress=progress)
         result[mode] = {
             "seconds": seconds,
@@ -158,16 +155,24 @@ def _training(model: nn.Module, pixels: Tensor, labels: Tensor) -> Callable[[], 
     return run
 
 
-def _flops(run: Callable[[], object]) -> int:
-    run()  # what is kept between passes is not counted
-    with FlopCounterMode(display=False) as counter:
+def _flops(name: str, rival: str, batch: int, mode: str, shape: tuple[int, int, int]) -> int:
+    """Operations of one pass, counted on shapes alone; what is kept between passes is not counted."""
+    with torch.device("meta"):
+        model = _build(name, rival).train(mode == "training")
+        run = _runner(model, torch.empty(batch, *shape), torch.zeros(batch, dtype=torch.long), mode)
         run()
+        with FlopCounterMode(display=False) as counter:
+            run()
     return int(counter.get_total_flops())
+
+
+def _runner(model: nn.Module, pixels: Tensor, labels: Tensor, mode: str) -> Callable[[], object]:
+    return _inference(model, pixels) if mode == "inference" else _training(model, pixels, labels)
 
 
 def _one_step(name: str, rival: str, batch: int, mode: str, shape: tuple[int, int, int]) -> None:
     model = _build(name, rival).train(mode == "training")
     pixels, labels = torch.randn(batch, *shape), torch.zeros(batch, dtype=torch.long)
-    run = _inference(model, pixels) if mode == "inference" else _training(model, pixels, labels)
+    run = _runner(model, pixels, labels, mode)
     run()
     run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,10 +36,14 @@ class Trace:
     compressed: list[Tensor] = field(default_factory=list)
     attentions: list[Tensor] = field(default_factory=list)
 
-    def run(self, layers: Iterable[nn.Module], z: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Z through the layers, writing down what was asked for; the first Z is the caller's to write."""
-        for layer in layers:
-            z, compressed, attention = layer(z, mask, self.weights)
+    def run(self, layers: nn.ModuleList, z: Tensor, mask: Tensor | None = None, queries: int | None = None) -> Tensor:
+        """Z through the layers, writing down what was asked for; the first Z is the caller's to write.
+
+        Where nothing is written down the last layer may leave out all but the first `queries` tokens.
+        """
+        for index, layer in enumerate(layers):
+            last = index == len(layers) - 1 and not self.states and not self.weights
+            z, compressed, attention = layer(z, mask, self.weights, *([queries] if last and queries else []))
             if self.states:
                 self.compressed.append(compressed)
                 self.hidden.append(z)
@@ -203,9 +206,13 @@ class CrateModel(CratePreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        queries: int | None = None,
         **_: Any,
     ) -> CrateModelOutput | tuple[Any, ...]:
-        """Images or ids to Z^{L+1} (batch, n, d); `attention_mask` (batch, n) is 1 where a token is real."""
+        """Images or ids to Z^{L+1} (batch, n, d); `attention_mask` (batch, n) is 1 where a token is real.
+
+        With `queries`, and unless the inside is asked for, the last layer computes only so many tokens from the front.
+        """
         trace = self.trace(output_hidden_states, output_attentions)
         mask = None
         if self.config.modality == "vision":
@@ -225,7 +232,7 @@ class CrateModel(CratePreTrainedModel):
                         f"attention_mask has shape {tuple(attention_mask.shape)}; expected {tuple(z.shape[:2])}"
                     )
                 mask = attention_mask.bool()
-        z = trace.run(self.layers, trace.start(z), mask)
+        z = trace.run(self.layers, trace.start(z), mask, queries)
         output = CrateModelOutput(last_hidden_state=self.norm(z), **trace.outputs())
         return output if self.returns_dict(return_dict) else output.to_tuple()
 

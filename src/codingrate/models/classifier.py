@@ -48,6 +48,7 @@ class CrateForImageClassification(CratePreTrainedModel):
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             return_dict=True,
+            queries=1 if self.config.pooling == "class" else None,
         )
         logits = self.head(self.features(body.last_hidden_state))
         loss = None if labels is None else self.regularized(F.cross_entropy(logits, labels))

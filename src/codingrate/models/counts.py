@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import nn
 
 from .autoencoder import CrateForMaskedAutoencoding, kept_patches
-from .base import CratePreTrainedModel
+from .base import CrateModel, CratePreTrainedModel
 from .layers import DecoderLayer, EncoderLayer
 from .presets import create_model
 
@@ -60,7 +61,9 @@ def forward_flops(model: CratePreTrainedModel) -> int:
     patches, front = config.num_patches, int(config.class_token)
     embed = patches * 2 * config.patch_dim * config.hidden_size
     if not isinstance(model, CrateForMaskedAutoencoding):
-        return embed + _layers(model, patches + front) + _maps(model)
+        layers, tokens = cast(CrateModel, model.base_model).layers, patches + front
+        read = 1 if config.pooling == "class" else tokens  # of the last layer
+        return embed + _layers(layers[:-1], tokens) + cast(EncoderLayer, layers[-1]).flops(tokens, read) + _maps(model)
     seen = kept_patches(patches, config.mask_ratio) if config.mask_space == "drop" else patches
     predict = patches * 2 * config.hidden_size * config.patch_dim
     enter = (seen + front) * _maps(model.decoder_embed)

@@ -45,21 +45,21 @@ class EncoderLayer(Layer):
         self.sparsifier_norm = nn.LayerNorm(d, eps=eps) if self.sparsifier.uses_norm else nn.Identity()
 
     def forward(
-        self, z: Tensor, mask: Tensor | None = None, weights: bool = False
+        self, z: Tensor, mask: Tensor | None = None, weights: bool = False, queries: int | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention."""
+        """Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention; with `queries`, of that many front tokens only."""
         y = self.attention_norm(z)
-        update, attention = self.attention(y, mask, weights)
-        compressed = (y if self.normalized_skip else z) + update
+        update, attention = self.attention(y, mask, weights, queries)
+        compressed = (y if self.normalized_skip else z)[:, :queries] + update
         x = self.sparsifier_norm(compressed)
         sparse = self.sparsifier(x)
         if self.sparsifier.residual:
             sparse = sparse + (x if self.normalized_skip else compressed)
         return sparse, compressed, attention
 
-    def flops(self, tokens: int) -> int:
+    def flops(self, tokens: int, queries: int | None = None) -> int:
         """Operations for one sequence of so many tokens."""
-        return self.attention.flops(tokens) + self.sparsifier.flops(tokens)
+        return self.attention.flops(tokens, queries) + self.sparsifier.flops(tokens if queries is None else queries)
 
 
 class Synthesis(nn.Module):

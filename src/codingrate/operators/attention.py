@@ -14,19 +14,19 @@ from .orthogonality import orthonormal_columns
 from .registry import ATTENTION, Attention, AttentionSpec
 
 
-def visible_pairs(tokens: int, causal: bool, mask: Tensor | None, device: torch.device) -> Tensor | None:
-    """Which key (last axis) each query (second to last) may see, or None when all see all.
+def visible_pairs(queries: int, tokens: int, causal: bool, mask: Tensor | None, device: torch.device) -> Tensor | None:
+    """Which of the tokens (last axis) each query (second to last) may see, or None when all see all.
 
     A token always sees itself, so that no row of the softmax is empty, not even for padding.
     """
     if mask is None and not causal:
         return None
-    pairs = torch.ones(tokens, tokens, dtype=torch.bool, device=device)
+    pairs = torch.ones(queries, tokens, dtype=torch.bool, device=device)
     if causal:
         pairs = pairs.tril()
     if mask is not None:
-        pairs = pairs & mask[:, None, None, :]  # (batch, 1, tokens, tokens)
-    return pairs | torch.eye(tokens, dtype=torch.bool, device=device)
+        pairs = pairs & mask[:, None, None, :]  # (batch, 1, queries, tokens)
+    return pairs | torch.eye(queries, tokens, dtype=torch.bool, device=device)
 
 
 def attend(
@@ -40,12 +40,12 @@ def attend(
     dropout: float,
     weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """softmax(scale · query keyᵀ) value per head, (batch, heads, tokens, head_dim).
+    """softmax(scale · query keyᵀ) value per head, (batch, heads, queries, head_dim); queries are the front tokens.
 
     Without `weights` no (tokens, tokens) matrix is ever held; with them the softmax is written out.
     """
     if not weights:
-        pairs = None if mask is None else visible_pairs(query.shape[-2], causal, mask, query.device)
+        pairs = None if mask is None else visible_pairs(query.shape[-2], key.shape[-2], causal, mask, query.device)
         out = F.scaled_dot_product_attention(
             query,
             key,
@@ -57,7 +57,7 @@ def attend(
         )
         return out, None
     scores = (query @ key.mT) * scale
-    pairs = visible_pairs(query.shape[-2], causal, mask, query.device)
+    pairs = visible_pairs(query.shape[-2], key.shape[-2], causal, mask, query.device)
     if pairs is not None:
         scores = scores.masked_fill(~pairs, float("-inf"))
     attention = scores.softmax(dim=-1)
@@ -67,8 +67,8 @@ def attend(
 class _MultiHead(Attention):
     """What every attention shares: splitting tokens into heads and joining them again."""
 
-    maps = 2
-    """Maps of d × K·p each: the projection and the output."""
+    projections = 1
+    """Maps of d × K·p from the tokens to the heads; one leads back."""
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__()
@@ -100,10 +100,11 @@ class _MultiHead(Attention):
         )
         return self.join(out), attention
 
-    def flops(self, tokens: int) -> int:
-        """Scores and values of all pairs, causal or not; then every map from or to the heads."""
-        maps = 2 * tokens * self.spec.dim * self.inner * self.maps
-        return maps + 4 * tokens * tokens * self.inner
+    def flops(self, tokens: int, queries: int | None = None) -> int:
+        """The maps to the heads and from them; then scores and values of all pairs, causal or not."""
+        queries = tokens if queries is None else queries
+        maps = 2 * self.spec.dim * self.inner * (self.projections * tokens + queries)
+        return maps + 4 * queries * tokens * self.inner
 
     def extra_repr(self) -> str:
         return f"heads={self.spec.heads}, head_dim={self.spec.head_dim}, causal={self.spec.causal}"
@@ -129,10 +130,12 @@ class SubspaceAttention(_MultiHead):
         """W_k = Z U_k of every head: (batch, n, d) to (batch, K, n, p)."""
         return self.split(F.linear(z, self.subspaces()))
 
-    def compress(self, z: Tensor, mask: Tensor | None, weights: bool) -> tuple[Tensor, Tensor | None]:
+    def compress(
+        self, z: Tensor, mask: Tensor | None, weights: bool, queries: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """[SSA(Z | U_1) … SSA(Z | U_K)], (batch, n, K·p)."""
         w = self.codes(z)
-        return self.attend(w, w, w, mask, weights)
+        return self.attend(w[:, :, :queries], w, w, mask, weights)
 
 
 @ATTENTION.register("mssa")
@@ -151,9 +154,11 @@ class MSSA(SubspaceAttention):
         self.output = nn.Linear(self.inner, spec.dim, bias=spec.output_bias)
         self.dropout = nn.Dropout(spec.dropout)
 
-    def forward(self, z: Tensor, mask: Tensor | None = None, weights: bool = False) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, z: Tensor, mask: Tensor | None = None, weights: bool = False, queries: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Tokens (batch, n, d) to their update (batch, n, d)."""
-        out, attention = self.compress(z, mask, weights)
+        out, attention = self.compress(z, mask, weights, queries)
         return self.dropout(self.output(out)), attention
 
 
@@ -172,11 +177,13 @@ class TiedMSSA(SubspaceAttention):
         self.scale = 1.0 if spec.scale is None else spec.scale
         self.dropout = nn.Dropout(spec.dropout)
 
-    def forward(self, z: Tensor, mask: Tensor | None = None, weights: bool = False) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, z: Tensor, mask: Tensor | None = None, weights: bool = False, queries: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Tokens (batch, n, d) to their update (batch, n, d)."""
-        out, attention = self.compress(z, mask, weights)
+        out, attention = self.compress(z, mask, weights, queries)
         update = F.linear(out, self.subspaces().mT)
-        return self.dropout(update * self.beta(z, mask)), attention
+        return self.dropout(update * self.beta(z, mask)[:, :queries]), attention
 
     def beta(self, z: Tensor, mask: Tensor | None) -> Tensor:
         """β = p/(nε²), (batch or 1, n or 1, 1)."""
@@ -193,7 +200,7 @@ class MHSA(_MultiHead):
     MHSA(Z) = [softmax(Q_k K_kᵀ/√p) V_k]_k W_Oᵀ + b   (z (batch, n, d))
     """
 
-    maps = 4
+    projections = 3
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
@@ -201,8 +208,10 @@ class MHSA(_MultiHead):
         self.output = nn.Linear(self.inner, spec.dim, bias=spec.output_bias)
         self.dropout = nn.Dropout(spec.dropout)
 
-    def forward(self, z: Tensor, mask: Tensor | None = None, weights: bool = False) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, z: Tensor, mask: Tensor | None = None, weights: bool = False, queries: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Tokens (batch, n, d) to their update (batch, n, d)."""
         query, key, value = (self.split(x) for x in self.project(z).chunk(3, dim=-1))
-        out, attention = self.attend(query, key, value, mask, weights)
+        out, attention = self.attend(query[:, :, :queries], key, value, mask, weights)
         return self.dropout(self.output(out)), attention

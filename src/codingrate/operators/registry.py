@@ -67,14 +67,17 @@ class Attention(nn.Module):
 
     `forward(z, mask, weights)` maps tokens z (batch, n, d) to an update (batch, n, d), and hands out the
     attention (batch, K, n, n), rows summing to one, when `weights` is true. `mask` (batch, n) is True
-    where a token is real; padding is never attended to.
+    where a token is real; padding is never attended to. With `queries` only that many tokens from the front are
+    updated, (batch, queries, d): a classifier reads nothing of its last layer but the class token.
     """
 
-    def forward(self, z: Tensor, mask: Tensor | None = None, weights: bool = False) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, z: Tensor, mask: Tensor | None = None, weights: bool = False, queries: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """The update of every token, and the attention that made it."""
         raise NotImplementedError  # abstract
 
-    def flops(self, tokens: int) -> int:
+    def flops(self, tokens: int, queries: int | None = None) -> int:
         """Operations of the matrix products for one sequence; a multiply-add counts two."""
         raise NotImplementedError  # abstract
 

@@ -36,7 +36,9 @@ class TSSA(SubspaceAttention):
         """W_k = Z U_k + b_k of every head: (batch, n, d) to (batch, K, n, p)."""
         return self.split(nn.functional.linear(z, self.subspaces(), self.project.bias))
 
-    def forward(self, z: Tensor, mask: Tensor | None = None, weights: bool = False) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, z: Tensor, mask: Tensor | None = None, weights: bool = False, queries: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Tokens (batch, n, d) to their update (batch, n, d)."""
         w = self.codes(z)
         real = torch.ones_like(w[:, :1, :, :1]) if mask is None else mask[:, None, :, None].to(w.dtype)
@@ -47,11 +49,12 @@ class TSSA(SubspaceAttention):
         membership = (share.sum(-1) * self.temperature).softmax(dim=1)[..., None] * real  # (batch, K, n, 1)
         moment = self._total(membership * square) / (self._total(membership) + 1e-8)
         out = -membership * w / (1 + moment)
-        return self.dropout(self.output(self.join(out))), torch.diag_embed(membership[..., 0]) if weights else None
+        out = self.output(self.join(out[:, :, :queries]))
+        return self.dropout(out), torch.diag_embed(membership[..., 0])[:, :, :queries] if weights else None
 
-    def flops(self, tokens: int) -> int:
+    def flops(self, tokens: int, queries: int | None = None) -> int:
         """The two maps only: statistics are sums, not products of matrices."""
-        return 2 * tokens * self.spec.dim * self.inner * self.maps
+        return 2 * self.spec.dim * self.inner * (tokens + (tokens if queries is None else queries))
 
     def _total(self, x: Tensor) -> Tensor:
         """The sum over tokens: all of them, or those up to each one in the causal form."""

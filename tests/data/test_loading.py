@@ -1,0 +1,187 @@
+"""Loaders: the same pixels whoever reads them, broken files skipped and named, streams shared out without overlap."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from codingrate.data import (
+    Augment,
+    CorruptImages,
+    ImageRows,
+    ImageStream,
+    collate,
+    decode_image,
+    load_images,
+    torch_dataset,
+)
+from codingrate.errors import CrateError
+
+from .conftest import picture, write_classes
+
+AUGMENT = Augment(image_size=9)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_classes(tmp_path / "set", {"cat": 12, "dog": 12})
+
+
+def batches(dataset, workers=0, size=5, **kwargs):
+    loader = DataLoader(dataset, batch_size=size, num_workers=workers, collate_fn=collate, **kwargs)
+    return list(loader)
+
+
+def joined(found):
+    return torch.cat([batch["pixel_values"] for batch in found]), torch.cat([batch["labels"] for batch in found])
+
+
+def test_batches_have_the_promised_types(folder):
+    data = load_images(str(folder))
+    found = batches(torch_dataset(data, AUGMENT, train=True))
+    assert [len(batch["labels"]) for batch in found] == [5, 5, 5, 5, 2]
+    pixels, labels = joined(found)
+    assert (pixels.shape, pixels.dtype, labels.dtype) == ((22, 3, 9, 9), torch.uint8, torch.int64)
+    assert labels.tolist() == list(data.train["label"])
+    grey = batches(torch_dataset(data, Augment(image_size=9, channels=1), train=False))
+    assert grey[0]["pixel_values"].shape == (2, 1, 9, 9)
+
+
+def test_crops_do_not_depend_on_workers_batches_or_order(folder):
+    dataset = torch_dataset(load_images(str(folder)), AUGMENT, train=True, seed=3)
+    pixels, labels = joined(batches(dataset))
+    for other in (batches(dataset, workers=2), batches(dataset, size=3)):
+        assert torch.equal(joined(other)[0], pixels)
+        assert torch.equal(joined(other)[1], labels)
+    assert torch.equal(dataset[7]["image"], pixels[7])
+    assert torch.equal(dataset[-1]["image"], pixels[-1])
+    dataset.set_epoch(1)
+    assert not torch.equal(joined(batches(dataset))[0], pixels)
+    dataset.set_epoch(0)
+    assert torch.equal(joined(batches(dataset))[0], pixels)
+    other_seed = torch_dataset(load_images(str(folder)), AUGMENT, train=True, seed=4)
+    assert not torch.equal(joined(batches(other_seed))[0], pixels)
+
+
+def test_evaluation_is_the_same_in_every_epoch(folder):
+    dataset = torch_dataset(load_images(str(folder)), AUGMENT, train=False)
+    pixels, _ = joined(batches(dataset))
+    dataset.set_epoch(1)
+    assert torch.equal(joined(batches(dataset))[0], pixels)
+
+
+def test_workers_that_stay_follow_the_epoch(folder):
+    dataset = torch_dataset(load_images(str(folder)), AUGMENT, train=True)
+    loader = DataLoader(dataset, batch_size=5, num_workers=1, collate_fn=collate, persistent_workers=True)
+    for epoch in (0, 1):
+        dataset.set_epoch(epoch)
+        assert torch.equal(joined(list(loader))[0], joined(batches(dataset))[0])
+
+
+def test_survives_pickling(folder):
+    dataset = torch_dataset(load_images(str(folder)), AUGMENT, train=True)
+    again = pickle.loads(pickle.dumps(dataset))
+    assert torch.equal(again[3]["image"], dataset[3]["image"])
+
+
+def test_rows_outside_the_dataset_are_refused(folder):
+    dataset = torch_dataset(load_images(str(folder)), AUGMENT, train=True)
+    with pytest.raises(IndexError):
+        dataset[len(dataset)]
+    with pytest.raises(CrateError, match="seed"):
+        torch_dataset(load_images(str(folder)), AUGMENT, train=True, seed=-1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_corrupt_files_are_skipped_and_named(folder, workers, streaming):
+    broken = folder / "cat" / "005.png"
+    broken.write_bytes(b"broken")
+    data = load_images(str(folder), test_share=1, streaming=streaming)
+    found, corrupt = batches(torch_dataset(data, AUGMENT, train=False), workers), CorruptImages(max_share=0.05)
+    for batch in found:
+        corrupt.add(batch)
+    assert corrupt.finish() == (str(broken),)
+    assert len(joined(found)[1]) == 23
+    strict = CorruptImages(max_share=0.01, minimum=1)
+    with pytest.raises(CrateError, match=r"1 of \d+ images cannot be read, .*005\.png"):
+        any(strict.add(batch) for batch in found)
+
+
+def test_a_batch_of_corrupt_images_is_empty(folder):
+    for file in folder.glob("*/*.png"):
+        file.write_bytes(b"")
+    found, corrupt = batches(torch_dataset(load_images(str(folder)), AUGMENT, train=True)), CorruptImages()
+    assert found[0]["pixel_values"].shape == (0, 3, 9, 9)
+    assert (found[0]["labels"].tolist(), len(found[0]["corrupt"])) == ([], 5)
+    for batch in found:
+        corrupt.add(batch)
+    with pytest.raises(CrateError, match=r"all 22 images cannot be read, .*cat.*000\.png"):
+        corrupt.finish()
+
+
+def test_rows_without_a_path_are_named_by_number():
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"image": [b"bad"] * 2, "label": [0, 1]})
+    rows = rows.cast_column("image", datasets.Image(decode=False))
+    assert collate([ImageRows(rows, AUGMENT, train=False)[1]])["corrupt"] == ["row 1"]
+
+
+def stream(folder, **kwargs):
+    data = load_images(str(folder), streaming=True)
+    return torch_dataset(data, AUGMENT, **{"train": True, "shuffle_buffer": 50, **kwargs})
+
+
+def as_set(found):
+    return sorted(image.tolist() for image in joined(found)[0].flatten(1))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streams_crop_alike_for_any_number_of_processes_and_workers(folder, workers):
+    whole = as_set(batches(stream(folder)))
+    parts = [batches(stream(folder, rank=rank, world_size=2), workers) for rank in range(2)]
+    assert min(map(len, parts)) > 0
+    assert as_set([batch for part in parts for batch in part]) == whole
+
+
+def test_streams_are_shuffled_anew_each_epoch(folder):
+    dataset = stream(folder)
+    assert isinstance(dataset, ImageStream)
+    first = joined(batches(dataset))
+    assert torch.equal(joined(batches(dataset))[0], first[0])
+    dataset.set_epoch(1)
+    second = joined(batches(dataset))
+    assert first[1].tolist() != second[1].tolist()
+    assert sorted(first[1].tolist()) == sorted(second[1].tolist())
+
+
+def test_streams_check_labels(folder):
+    rows = load_images(str(folder), streaming=True).train
+    with pytest.raises(CrateError, match="label 1 in column 'label' is outside the 1 classes"):
+        list(ImageStream(rows, AUGMENT, train=False, classes=1))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
+def test_every_mode_on_disk_comes_out_right(tmp_path, mode):
+    for number, name in enumerate(("a", "b", "c")):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for index in range(2):
+            image = picture(10 * number + index)
+            image = image.convert("I").convert("I;16") if mode == "I;16" else image.convert(mode)
+            image.save(tmp_path / "set" / name / f"{index}.{'tiff' if mode == 'CMYK' else 'png'}")
+    data = load_images(str(tmp_path / "set"))
+    for channels in (1, 3):
+        found = batches(torch_dataset(data, Augment(image_size=9, channels=channels), train=True))
+        assert found[0]["corrupt"] == []
+        assert found[0]["pixel_values"].shape == (3, channels, 9, 9)
+        assert decode_image(data.test[0]["image"], channels).size == (13, 11)
+
+
+def test_loading_data_by_name_is_light():
+    code = "import sys, codingrate.data as d; d.Augment(); print({'torch', 'kornia', 'datasets'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60, text=True)
+    assert found.stdout.strip() == "set()"
