@@ -8,9 +8,10 @@ import sys
 
 import pytest
 import torch
+from PIL import Image
 
 from codingrate import create_model
-from codingrate.cli import main
+from codingrate.cli import demo, main
 
 TINY = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "image_size": 32, "num_labels": 5}
 
@@ -54,14 +55,23 @@ def test_models_table_and_json_agree(capsys):
     assert "6,090,856" in out
 
 
-def test_demo_measures_every_layer(capsys):
-    code, out, _ = run(capsys, "demo", "--no-bench", "--json")
-    layers = json.loads(out)["layers"]
+def test_demo_trains_both_and_measures_every_layer(capsys, tmp_path):
+    code, out, _ = run(capsys, "demo", "--epochs", "1", "--output", str(tmp_path / "demo"), "--json")
+    result = json.loads(out)
     assert code == 0
-    assert [row["layer"] for row in layers] == list(range(1, 13))
-    assert all(0 < row["nonzero"] < 1 and row["compression"] > 0 for row in layers)
-    code, out, _ = run(capsys, "demo", "--no-bench")
-    assert f"{layers[0]['compression']:.1f}" in out, "the table shows the measured figures"
+    assert 0.1 < result["models"]["crate"]["accuracy"] <= 1
+    assert result["models"]["crate"]["parameters"] < result["models"]["vit"]["parameters"]
+    crate = result["layers"]["crate"]
+    assert [row["layer"] for row in crate if row["epoch"] == 0] == list(range(1, 7))
+    assert {row["epoch"] for row in crate} == {0, 1}
+    assert all(0 < row["nonzero"] < 1 and row["compression"] > 0 for row in crate)
+    with Image.open(result["picture"]) as picture:
+        assert picture.width > 500
+    assert [path.name for path in (tmp_path / "demo").iterdir()] == ["layers.png"], "nothing else is left behind"
+    demo.show(result)
+    text = capsys.readouterr().out
+    assert f"{crate[0]['compression']:.1f}" in text, "the table shows what was measured"
+    assert "Measured here: with depth, R^c" in text
 
 
 def test_convert_writes_a_folder_that_loads(capsys, tmp_path):
@@ -91,8 +101,8 @@ def test_convert_writes_a_folder_that_loads(capsys, tmp_path):
         (("bench", "--model", "crate-bsae-patch16-224"), 1, "did you mean 'crate-base-patch16-224'"),
         (("bench", "--model", "vit-tiny-patch16-224"), 1, "--model vit-tiny-patch16-224"),
         (("convert", "no-such-file.pth", "out"), 1, "no-such-file.pth"),
-        (("demo", "--model", "crate-gpt-bose"), 1, "did you mean 'crate-gpt-base'"),
-        (("demo", "--no-bench", "--model", "crate-gpt-small"), 1, "--model crate-gpt-small"),
+        (("demo", "--epochs", "-1"), 1, "schedule.epochs"),
+        (("bench", "imgae"), 1, "did you mean 'image'"),
     ],
 )
 def test_bad_calls_get_one_line_and_a_code(capsys, arguments, code, words):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -10,7 +11,7 @@ import typer
 
 from .. import __version__
 from ..errors import CrateError
-from . import bench, convert, demo, models
+from . import bench, convert, demo, evaluate, models, train
 
 app = typer.Typer(
     name="crate",
@@ -22,6 +23,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo.demo)
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
+app.command("recipes")(train.recipes)
 app.command("models")(models.models)
 app.command("convert")(convert.convert)
 app.command("bench")(bench.bench)
@@ -45,6 +49,9 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; exit with 0, with 1 for an error of the work, with 2 for an error of the call."""
+    # A thread that waits for the others spins for milliseconds by default. Where another process, such as a loader
+    # worker, wants the core, that makes training several times slower; a short spin costs little.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     command = typer.main.get_command(app)

@@ -1,75 +1,87 @@
-"""`crate demo`: the inside of an untrained CRATE on an image, layer by layer, and the bench."""
+"""`crate demo`: a white-box transformer and its black-box twin learn handwritten digits; then the inside is shown."""
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import CrateError
-from .output import Json, print_json, print_table, progress
+from .output import Json, print_json, print_table
+
+TWIN = ["model.config.attention=mhsa", "model.config.sparsifier=mlp", "model.config.skip=residual"]
 
 
 def demo(
-    model: Annotated[str, typer.Option(help="A CRATE classifier, by name.")] = "crate-tiny-patch16-224",
-    bench: Annotated[bool, typer.Option(help="Also time the model against its rivals.")] = True,
+    output: Annotated[Path, typer.Option(help="Folder for the two runs and the picture.")] = Path("runs/demo"),
+    epochs: Annotated[float | None, typer.Option(help="Passes over the digits, if not the recipe's.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure every layer of an untrained model on a photograph, and time the model against its rivals."""
-    repeats = 3
-    with progress("demo", 1 + 3 * (repeats + 2) * bench) as advance:
-        import torch
+    """Train CRATE and a ViT of the same width on digits, and show what each layer does, before and after."""
+    output.mkdir(parents=True, exist_ok=True)
+    overrides = [] if epochs is None else [f"schedule.epochs={epochs}", f"run.layerwise_epochs={epochs}"]
+    with tempfile.TemporaryDirectory(dir=output, prefix=".demo-") as folder:  # a demo starts afresh every time
+        from ..training import load_recipe, train
 
-        from ..inspection import layerwise
-        from ..models.presets import create_model
-        from ..models.processing import image_processor
+        runs = {
+            name: train(load_recipe("digits", [*changes, *overrides]), Path(folder) / name, quiet=as_json)
+            for name, changes in (("crate", []), ("vit", TWIN))
+        }
+        from ..inspection.across import across_training, picture
 
-        torch.manual_seed(0)
-        crate = create_model(model)
-        if crate.config.modality != "vision":
-            raise CrateError(
-                f"--model {model}: the demo looks at an image; take a vision model such as crate-tiny-patch16-224"
-            )
-        pixels = image_processor(crate.config)(photograph(), return_tensors="pt")["pixel_values"]
-        rows = layerwise(crate, [pixels]).to_dict("records")
-        advance()
-        result: dict[str, Any] = {"model": model, "layers": rows}
-        if bench:
-            from .. import bench as suites
-
-            result["image"] = suites.bench_image(model, 8, repeats, advance)
-            result["coding_rate"] = suites.bench_rate((32, 12, 197, 64), repeats, advance)
-            result["machine"] = suites.machine()
+        layers = {name: across_training(Path(folder) / name / "metrics.jsonl") for name in runs}
+        picture(layers["crate"], output / "layers.png")
+    result: dict[str, Any] = {
+        "models": {
+            name: {"accuracy": run.metrics["top1"], "parameters": run.parameters, "seconds": run.seconds}
+            for name, run in runs.items()
+        },
+        "layers": {name: table.to_dict("records") for name, table in layers.items()},
+        "picture": str(output / "layers.png"),
+    }
     if as_json:
         print_json(result)
         return
     show(result)
 
 
-def photograph() -> Any:
-    """A photograph every installation has: scikit-learn's flower, as an RGB image."""
-    from PIL import Image
-    from sklearn.datasets import load_sample_image
-
-    return Image.fromarray(load_sample_image("flower.jpg"))
-
-
 def show(result: dict[str, Any]) -> None:
-    """The layers as a table, what to look for in it, and the bench."""
+    """Two tables, what to look at in them, and what to type next."""
+    labels = {"crate": "CRATE (white box)", "vit": "ViT (black box)"}
     print_table(
-        f"{result['model']}, random weights, scikit-learn's photograph of a flower",
-        ("layer", "R^c after attention", "R after ISTA", "non-zero after ISTA"),
+        "scikit-learn's digits, 1,438 to learn from, 359 to test on, seed 0",
+        ("", "test accuracy", "parameters", "training"),
         [
-            (str(int(r["layer"])), f"{r['compression']:.1f}", f"{r['rate']:.1f}", f"{r['nonzero']:.1%}")
-            for r in result["layers"]
+            (labels[name], f"{m['accuracy']:.1%}", f"{m['parameters']:,}", f"{m['seconds']:.0f} s")
+            for name, m in result["models"].items()
+        ],
+    )
+    rows = result["layers"]["crate"]
+    first, last = min(r["epoch"] for r in rows), max(r["epoch"] for r in rows)
+    before = [r for r in rows if r["epoch"] == first]
+    after = [r for r in rows if r["epoch"] == last]
+    print_table(
+        "Inside CRATE, layer by layer, on 32 test images",
+        ("layer", "R^c untrained", "R^c trained", "non-zero untrained", "non-zero trained"),
+        [
+            (
+                str(int(b["layer"])),
+                f"{b['compression']:.1f}",
+                f"{a['compression']:.1f}",
+                f"{b['nonzero']:.1%}",
+                f"{a['nonzero']:.1%}",
+            )
+            for b, a in zip(before, after, strict=True)
         ],
     )
     print(
-        "R^c is what it costs to code the tokens against the layer's own subspaces; attention is built to lower it,\n"
-        "ISTA to leave few entries other than zero. These weights are random: nothing has been learned yet."
+        "R^c is what the tokens cost to code against a layer's own subspaces, after its attention; attention is built\n"
+        "to lower it. Non-zero is what ISTA leaves of each token; it is built to leave little. The paper expects both\n"
+        "to fall from layer to layer."
     )
-    if "image" in result:
-        from .bench import show as show_bench
+    from ..inspection.across import verdict
 
-        show_bench(result)
-    print("Next: crate models, crate bench, crate convert FILE DIR")
+    print("Measured here: " + verdict(before, after))
+    print(f"Picture: {result['picture']}")
+    print("Next: crate train digits, crate evaluate runs/digits, crate bench, crate recipes")

@@ -34,14 +34,14 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 @contextmanager
-def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar on standard error; the function it hands out moves it by one."""
+def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
+    """A progress bar on standard error; the function it hands out moves it by one, or by as much as it is told."""
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=total)
-        yield lambda: bar.advance(task)
+        yield lambda amount=1: bar.advance(task, amount)
 
 
 def thousands(value: float) -> str:

@@ -45,12 +45,10 @@ def random_box(
 
 
 def center_crop(image: Image.Image, size: int, ratio: float, resample: Image.Resampling) -> Image.Image:
-    """Short side to `size · ratio`, then the middle square of side `size`."""
+    """Short side to `size · ratio`, then the middle square of side `size`; rounded down, as image processors do."""
     width, height = image.size
     short = max(round(size * ratio), size)
-    width, height = (
-        (short, round(height * short / width)) if width <= height else (round(width * short / height), short)
-    )
+    width, height = (short, int(height * short / width)) if width <= height else (int(width * short / height), short)
     image = _resize(image, width, height, resample)
     left, top = (width - size) // 2, (height - size) // 2
     return image.crop((left, top, left + size, top + size))

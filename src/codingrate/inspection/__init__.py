@@ -1,6 +1,7 @@
 """Inspection: what a forward pass went through, and how each layer measures up to the objective."""
 
+from .across import across_training
 from .layerwise import layerwise
 from .trace import ForwardTrace, trace
 
-__all__ = ["ForwardTrace", "layerwise", "trace"]
+__all__ = ["ForwardTrace", "across_training", "layerwise", "trace"]

@@ -102,11 +102,12 @@ class ISTA(DictionarySparsifier):
         return z - self.spec.step_size * ((F.linear(z, atoms) - z) @ atoms) + self.shift
 
     def _fuse(self, atoms: Tensor) -> Tensor:
-        """M = I + η(D − DᵀD), so that the step is zM."""
-        work = atoms.float() if atoms.dtype in (torch.bfloat16, torch.float16) else atoms
-        eye = torch.eye(self.spec.dim, dtype=work.dtype, device=work.device)
-        gram: Tensor = _Gram.apply(work)
-        return (eye + self.spec.step_size * (work - gram)).to(atoms.dtype)
+        """M = I + η(D − DᵀD), so that the step is zM; in full precision, also where tokens are in half."""
+        with torch.autocast("cpu" if atoms.is_meta else atoms.device.type, enabled=False):
+            work = atoms.float() if atoms.dtype in (torch.bfloat16, torch.float16) else atoms
+            eye = torch.eye(self.spec.dim, dtype=work.dtype, device=work.device)
+            gram: Tensor = _Gram.apply(work)
+            return (eye + self.spec.step_size * (work - gram)).to(atoms.dtype)
 
     def _fused(self) -> Tensor:
         """M of this dictionary, rebuilt when the dictionary has changed in value, place or kind."""
@@ -115,10 +116,9 @@ class ISTA(DictionarySparsifier):
             return self._fuse(self.atoms())
         key = (d._version, d.data_ptr(), d.dtype, d.device)
         if self._cached is None or self._cached[0] != key:
-            # Usable by autograd later, and outside autocast. Holding D keeps its address from being given to
-            # another dictionary, which the key could not tell apart.
-            kind = "cpu" if d.is_meta else d.device.type
-            with torch.inference_mode(False), torch.no_grad(), torch.autocast(kind, enabled=False):
+            # Usable by autograd later. Holding D keeps its address from being given to another dictionary, which
+            # the key could not tell apart.
+            with torch.inference_mode(False), torch.no_grad():
                 self._cached = (key, d.detach(), self._fuse(self.atoms()))
         return self._cached[2]
 

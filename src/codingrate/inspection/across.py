@@ -1,0 +1,82 @@
+"""Layers across training: the measures a run wrote down, as a table, a picture and a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CrateError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MEASURES = {"compression": "R^c", "nonzero": "the share of non-zero entries"}
+
+
+def across_training(metrics: Path) -> pd.DataFrame:
+    """The layer-wise measures in a run's metrics.jsonl: a row per epoch and layer."""
+    import pandas as pd
+
+    rows = []
+    for text in metrics.read_text().splitlines():
+        line = json.loads(text)
+        if line["kind"] == "layerwise":
+            rows += [{"epoch": line["epoch"] or 0.0, "step": line["step"], **layer} for layer in line["layers"]]
+    if not rows:
+        raise CrateError(f"{metrics}: has no layer-wise measures; train with run.layerwise_epochs=1")
+    return pd.DataFrame(rows)
+
+
+def picture(table: pd.DataFrame, path: Path) -> None:
+    """Compression and sparsity of every layer, a curve per measured epoch from light to dark."""
+    from matplotlib.figure import Figure
+
+    epochs = sorted(table["epoch"].unique())
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for axes, column, label in (
+        (left, "compression", "$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$ after attention"),
+        (right, "nonzero", "share of non-zero entries after ISTA"),
+    ):
+        for index, epoch in enumerate(epochs):
+            shade = 0.25 + 0.75 * index / max(1, len(epochs) - 1)
+            rows = table[table["epoch"] == epoch]
+            name = "untrained" if epoch == 0 else f"epoch {epoch:g}"
+            axes.errorbar(
+                rows["layer"],
+                rows[column],
+                rows[f"{column}_std"],
+                color=(0.0, 0.27, 0.55, shade),
+                label=name,
+                capsize=2,
+            )
+        axes.set(xlabel="layer", title=label)
+        axes.grid(alpha=0.3)
+    right.set_ylim(bottom=0)
+    right.legend(fontsize="small")
+    temporary = path.with_suffix(".tmp.png")
+    figure.savefig(temporary, dpi=150)
+    temporary.replace(path)
+
+
+def verdict(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str:
+    """What did and did not fall, with depth in the trained model, and with training."""
+    depth = [_fall(name, [row[key] for row in after]) for key, name in MEASURES.items()]
+    training = []
+    for key, name in MEASURES.items():
+        lower = sum(a[key] < b[key] for b, a in zip(before, after, strict=True))
+        training.append(f"{name} is lower after training in {lower} of {len(after)} layers")
+    return f"with depth, {' and '.join(depth)}; {' and '.join(training)}."
+
+
+def _fall(name: str, values: Sequence[float]) -> str:
+    change = f"{values[0]:.3g} in the first layer, {values[-1]:.3g} in the last"
+    steps = sum(b < a for a, b in pairwise(values))
+    if steps == len(values) - 1:
+        return f"{name} falls in every layer ({change})"
+    if steps == 0:
+        return f"{name} rises in every layer ({change})"
+    return f"{name} falls in {steps} of {len(values) - 1} steps ({change})"

@@ -1,0 +1,33 @@
+"""Training: typed recipes, transformers' Trainer with what each task needs, runs that survive a kill."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import _lazy
+
+if TYPE_CHECKING:
+    from .recipe import Recipe, build_recipe, load_recipe, recipe_names, recipe_path, save_recipe
+    from .run import RunResult, train
+    from .start import build_classifier, load_weights, saved_model
+
+__all__ = [
+    "Recipe",
+    "RunResult",
+    "build_classifier",
+    "build_recipe",
+    "load_recipe",
+    "load_weights",
+    "recipe_names",
+    "recipe_path",
+    "save_recipe",
+    "saved_model",
+    "train",
+]
+
+_HOMES = {
+    "recipe": ("Recipe", "build_recipe", "load_recipe", "recipe_names", "recipe_path", "save_recipe"),
+    "run": ("RunResult", "train"),
+    "start": ("build_classifier", "load_weights", "saved_model"),
+}
+__getattr__, __dir__ = _lazy.attach(__name__, {name: home for home, names in _HOMES.items() for name in names})

@@ -1,0 +1,339 @@
+"""A recipe: everything an experiment is, typed, in one YAML file, with `key=value` overrides.
+
+Annotations are not postponed here, as pydantic reads them.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..data import Augment
+from ..errors import CrateError, unknown_name
+
+MUST_GIVE = "???"
+"""Value of `model.from` in a recipe that makes no sense without one."""
+SHIPPED = Path(__file__).parent.parent / "recipes"
+
+
+@dataclass(frozen=True)
+class ModelSection:
+    """Which model is trained, and what it starts from."""
+
+    name: str = "crate-tiny-patch16-224"
+    """A model by name, see `crate models`; with `from`, the config of what it starts from is taken instead."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Config fields to override. Image size, channels and classes come from `augment` and the data."""
+    from_: str | None = None
+    """Start from the weights of a run, a released checkpoint file, a saved model or a hub id (`from` in a file)."""
+    freeze: bool = False
+    """Train the head only."""
+
+
+@dataclass(frozen=True)
+class DataSection:
+    """Which images, and how they are read."""
+
+    name: str = "digits"
+    """A built-in name, a local path or a hub id."""
+    path: str | None = None
+    """Where the files of a known name lie, if not at the hub."""
+    streaming: bool = False
+    """Read while training instead of preparing first: for sets larger than the disk."""
+    split_seed: int = 0
+    """Seed of the split, for data that come in one piece."""
+    test_share: float = 0.1
+    """Share of the test split, likewise."""
+    image_column: str | None = None
+    """Column of the images, if it cannot be guessed."""
+    label_column: str | None = None
+    """Column of the labels, likewise."""
+    workers: int = 2
+    """Processes that decode and crop, for each training process."""
+    max_corrupt: float = 0.01
+    """Share of unreadable images above which training stops."""
+
+
+@dataclass(frozen=True)
+class OptimiseSection:
+    """The optimizer and the loss."""
+
+    name: Literal["lion", "adamw", "adam"] = "adamw"
+    """Optimizer."""
+    lr: float = 1e-3
+    """Peak learning rate."""
+    weight_decay: float = 0.05
+    """Decoupled weight decay (for `adam`: the ℓ2 term of the paper's language recipes)."""
+    betas: tuple[float, float] | None = None
+    """Decay of the averages; None is the optimizer's own."""
+    eps: float = 1e-8
+    """Term in Adam's denominator."""
+    decay: Literal["matrices", "all"] = "matrices"
+    """Which tensors decay: those of two axes or more, or all, as in the released code."""
+    clip: float = 1.0
+    """Largest norm of the gradient; 0 is no clipping."""
+    label_smoothing: float = 0.0
+    """Share of the target given to all classes alike."""
+
+
+@dataclass(frozen=True)
+class ScheduleSection:
+    """How long, in what batches, at what rate."""
+
+    epochs: float = 10.0
+    """Passes over the training data."""
+    steps: int | None = None
+    """Optimizer steps in place of epochs; needed for streams of unknown length."""
+    batch: int = 128
+    """Samples per optimizer step, over all processes and accumulated batches."""
+    warmup_epochs: float = 0.0
+    """Passes over which the rate rises from zero."""
+    warmup_steps: int = 0
+    """Steps over which it rises, in place of epochs."""
+    shape: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the rate falls after the warm-up."""
+    final_lr: float = 0.0
+    """Rate at the end."""
+
+
+@dataclass(frozen=True)
+class RunSection:
+    """How it runs: seed, precision, what is written and how often."""
+
+    seed: int = 0
+    """Seed of weights, order, crops and augmentation."""
+    device_batch: int | None = None
+    """Samples a device takes at a time; None is the whole share of the batch. The rest is accumulated."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of the forward pass."""
+    compile: bool = False
+    """Whether the model is compiled."""
+    gradient_checkpointing: bool = False
+    """Recompute layers in the backward pass to save memory."""
+    fsdp: bool = False
+    """Shard weights, gradients and optimizer over the processes of torchrun (FSDP) instead of copying them (DDP)."""
+    ema: float = 0.0
+    """Decay of an average of the weights, which is then what is evaluated and saved; 0 is none."""
+    evaluate_epochs: float = 1.0
+    """Passes between evaluations; 0 is at the end only."""
+    checkpoint_epochs: float = 1.0
+    """Passes between checkpoints to resume from."""
+    checkpoint_steps: int | None = None
+    """Steps between checkpoints, in place of epochs."""
+    keep: int = 2
+    """Checkpoints kept."""
+    log_steps: int = 10
+    """Steps between lines of the log."""
+    layerwise_epochs: float = 0.0
+    """Passes between measurements of every layer against the objective, on a fixed batch; 0 is none, as with FSDP."""
+    layerwise_images: int = 32
+    """Images in that batch."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One experiment."""
+
+    task: Literal["classification"] = "classification"
+    """What is learned."""
+    model: ModelSection = field(default_factory=ModelSection)
+    data: DataSection = field(default_factory=DataSection)
+    augment: Augment = field(default_factory=Augment)
+    optimise: OptimiseSection = field(default_factory=OptimiseSection)
+    schedule: ScheduleSection = field(default_factory=ScheduleSection)
+    run: RunSection = field(default_factory=RunSection)
+
+    def __post_init__(self) -> None:
+        positive = {
+            "optimise.lr": self.optimise.lr,
+            "schedule.batch": self.schedule.batch,
+            "schedule.epochs": self.schedule.epochs,
+            "run.keep": self.run.keep,
+            "run.checkpoint_epochs": self.run.checkpoint_epochs,
+            "run.log_steps": self.run.log_steps,
+            "run.layerwise_images": self.run.layerwise_images,
+            "schedule.steps": self.schedule.steps,
+            "run.device_batch": self.run.device_batch,
+            "run.checkpoint_steps": self.run.checkpoint_steps,
+        }
+        for key, value in positive.items():
+            if value is not None and not value > 0:  # nor NaN
+                raise CrateError(f"{key} is {value}; it must be positive")
+        for key, value in {
+            "optimise.weight_decay": self.optimise.weight_decay,
+            "optimise.clip": self.optimise.clip,
+            "schedule.warmup_epochs": self.schedule.warmup_epochs,
+            "schedule.warmup_steps": self.schedule.warmup_steps,
+            "schedule.final_lr": self.schedule.final_lr,
+            "run.seed": self.run.seed,
+            "data.workers": self.data.workers,
+            "run.evaluate_epochs": self.run.evaluate_epochs,
+            "run.layerwise_epochs": self.run.layerwise_epochs,
+        }.items():
+            if not value >= 0:
+                raise CrateError(f"{key} is {value}; it must not be negative")
+        for key, value in {"optimise.label_smoothing": self.optimise.label_smoothing, "run.ema": self.run.ema}.items():
+            if not 0 <= value < 1:
+                raise CrateError(f"{key} is {value}; it must lie in [0, 1)")
+        if self.run.ema and self.run.fsdp:
+            raise CrateError("run.ema and run.fsdp do not go together; leave one out")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe as plain values, in the form of a file."""
+        return _plain(dataclasses.asdict(self))
+
+
+def recipe_names() -> list[str]:
+    """Names of the shipped recipes, sorted."""
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+
+
+def recipe_path(name: str) -> Path:
+    """The file of a shipped recipe, or of one's own by its path."""
+    if name in recipe_names():  # first, as a folder of data or a run is often called like its recipe
+        return SHIPPED / f"{name}.yaml"
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.suffix in (".yaml", ".yml"):
+        raise CrateError(f"{name}: no such recipe file; `crate recipes` lists the shipped ones")
+    raise unknown_name("recipe", name, recipe_names())
+
+
+HEADER = ("what", "paper", "command", "time", "metric")
+"""What the comment at the top of every shipped recipe says, a line each."""
+
+
+def recipe_header(name: str) -> dict[str, str]:
+    """The comment at the top of a recipe file."""
+    header = dict.fromkeys(HEADER, "")
+    for line in recipe_path(name).read_text(encoding="utf-8").splitlines():
+        key, _, value = line.removeprefix("# ").partition(": ")
+        if line.startswith("# ") and key.lower() in header:
+            header[key.lower()] = value.strip()
+    return header
+
+
+def load_recipe(name: str, overrides: Iterable[str] = (), variant: str | None = None) -> Recipe:
+    """A recipe by name or path, one of its variants if asked for, and `key=value` overrides on top."""
+    values = _read(recipe_path(name))
+    variants = values.pop("variants", {})
+    if not isinstance(variants, dict) or not all(isinstance(changes, list) for changes in variants.values()):
+        raise CrateError(f"{name}: variants is a mapping of names to lists of key=value")
+    if variant is not None:
+        if variant not in variants:
+            known = variants or {"none": ()}
+            raise unknown_name(f"variant of {name}", variant, known)
+        overrides = [*map(str, variants[variant]), *overrides]
+    for override in overrides:
+        _override(values, override)
+    return build_recipe(values)
+
+
+def build_recipe(values: Mapping[str, Any]) -> Recipe:
+    """A recipe from plain values; an unknown key is refused with the nearest known one, a wrong type by name."""
+    from pydantic import TypeAdapter, ValidationError
+
+    _refuse_unknown(Recipe, values, "")
+    try:
+        return TypeAdapter(Recipe).validate_python(_python_names(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, CrateError):
+            raise cause from None
+        key = ".".join(str(part).removesuffix("_") for part in first["loc"])
+        raise CrateError(f"{key}: {first['msg'].lower()}, not {first['input']!r}") from None
+
+
+def save_recipe(recipe: Recipe, path: Path) -> None:
+    """Write a recipe to a file, whole or not at all."""
+    import yaml
+
+    temporary = path.with_suffix(".tmp")
+    text = yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True)
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def _parse(text: str) -> Any:
+    """YAML, with 1e-3 as a number: version 1.1 of the language wants 1.0e-3."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    exponent = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+.0123456789"))
+    return yaml.load(text, Loader)
+
+
+def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    import yaml
+
+    if path in above:
+        raise CrateError(f"{path}: is its own base")
+    try:
+        values = _parse(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise CrateError(f"{path}: is not YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(values, dict):
+        raise CrateError(f"{path}: a recipe is a mapping of sections such as model and data")
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    inherited = _read(recipe_path(str(base)), (*above, path))
+    inherited.pop("variants", None)
+    return _merge(inherited, values)
+
+
+def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    import yaml
+
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise CrateError(f"override {override!r} is not of the form key=value, such as optimise.lr=0.001")
+    *sections, last = key.split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise CrateError(f"override {override!r}: {section} is not a section")
+    try:
+        values[last] = _parse(text)
+    except yaml.YAMLError:
+        values[last] = text
+
+
+def _refuse_unknown(section: Any, values: Any, path: str) -> None:
+    if not isinstance(values, Mapping):
+        raise CrateError(f"{path.rstrip('.') or 'recipe'} must be a section of key: value lines, not {values!r}")
+    known = {f.name.removesuffix("_"): f for f in dataclasses.fields(section)}
+    for key, value in values.items():
+        if key not in known:
+            raise unknown_name("recipe key", f"{path}{key}", [path + name for name in known])
+        kind = known[key].type
+        if dataclasses.is_dataclass(kind):
+            _refuse_unknown(kind, value, f"{path}{key}.")
+
+
+def _python_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    model = dict(values.get("model", {}))
+    if "from" in model:
+        model["from_"] = model.pop("from")
+    return {**values, "model": model}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key.removesuffix("_"): _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
