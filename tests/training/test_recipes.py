@@ -11,9 +11,9 @@ import yaml
 from codingrate.data import dataset_names
 from codingrate.errors import CrateError
 from codingrate.models import create_model
-from codingrate.training.recipe import (
+from codingrate.training.recipe import Recipe
+from codingrate.training.recipe_files import (
     HEADER,
-    Recipe,
     build_recipe,
     load_recipe,
     recipe_header,

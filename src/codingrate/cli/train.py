@@ -49,7 +49,7 @@ def recipes(
     as_json: Json = False,
 ) -> None:
     """List the recipes, or show one."""
-    from ..training.recipe import load_recipe, recipe_header, recipe_names, recipe_path
+    from ..training import load_recipe, recipe_header, recipe_names, recipe_path
 
     if name is not None and as_json:
         print_json(load_recipe(name).to_dict())

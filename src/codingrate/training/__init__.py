@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from .. import _lazy
 
 if TYPE_CHECKING:
-    from .recipe import Recipe, build_recipe, load_recipe, recipe_names, recipe_path, save_recipe
+    from .recipe import Recipe
+    from .recipe_files import build_recipe, load_recipe, recipe_header, recipe_names, recipe_path, save_recipe
     from .run import RunResult, train
     from .start import build_classifier, load_weights, saved_model
 
@@ -18,6 +19,7 @@ __all__ = [
     "build_recipe",
     "load_recipe",
     "load_weights",
+    "recipe_header",
     "recipe_names",
     "recipe_path",
     "save_recipe",
@@ -26,7 +28,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "recipe": ("Recipe", "build_recipe", "load_recipe", "recipe_names", "recipe_path", "save_recipe"),
+    "recipe": ("Recipe",),
+    "recipe_files": ("build_recipe", "load_recipe", "recipe_header", "recipe_names", "recipe_path", "save_recipe"),
     "run": ("RunResult", "train"),
     "start": ("build_classifier", "load_weights", "saved_model"),
 }

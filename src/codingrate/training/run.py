@@ -22,7 +22,8 @@ from ..models.base import CratePreTrainedModel
 from ..models.checkpoint_file import write_folder
 from ..models.processing import image_processor
 from .callbacks import AverageWeights, Layerwise, Metrics, ProgressLine, SavedModels
-from .recipe import DataSection, Recipe, build_recipe, save_recipe
+from .recipe import DataSection, Recipe
+from .recipe_files import build_recipe, save_recipe
 from .start import build_classifier
 from .trainer import CrateTrainer, checkpoints
 
