@@ -257,7 +257,7 @@ def test_nothing_is_said_of_what_is_given(tmp_path):
 
 
 def test_notes_go_to_the_log_by_default(tmp_path, caplog):
-    with caplog.at_level(logging.INFO, logger="codingrate"):
+    with caplog.at_level(logging.WARNING, logger="codingrate"):
         load_released(write(tmp_path, small_classifier()), heads=3)
     assert "sparsity is not in the file: took 0.1; pass sparsity=… to change" in caplog.messages
 

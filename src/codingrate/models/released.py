@@ -49,11 +49,11 @@ def load_released(
 
     `path` is a PyTorch file or a safetensors file. `heads` (K), `sparsity` (λ) and `step_size` (η) are in no
     such file; left out, they are those of the published model of that width. `image_size` is needed only
-    where the positions are not a square grid. Each assumption is one call of `report`, by default a line of
-    the logger `codingrate` at level INFO. The skip is the released one, Z + MSSA(LN(Z)), and not the paper's
-    LN(Z) + MSSA(LN(Z)).
+    where the positions are not a square grid. Each assumption is one call of `report`, by default a line of the
+    logger `codingrate`, which prints to standard error. The skip is the released one, Z + MSSA(LN(Z)), and not
+    the paper's LN(Z) + MSSA(LN(Z)).
     """
-    say = logging.getLogger("codingrate").info if report is None else report
+    say = logging.getLogger("codingrate").warning if report is None else report
     path = Path(path).expanduser()
     try:
         tensors = read_tensors(path)
