@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from codingrate import CrateError
 from codingrate.training import build_classifier
-from codingrate.training.optimizers import build_optimizer, rate_factor
+from codingrate.training.optimizers import build_optimizer, build_schedule, rate_factor
 from codingrate.training.recipe import OptimiseSection, ScheduleSection
 from tests.training.toys import lines, run, toy
 
@@ -130,3 +131,11 @@ def test_the_rates_a_run_takes(tmp_path, changes, warmup, total):
     shape = changes.get("schedule.shape", "cosine")
     rates = [line["learning_rate"] for line in lines(tmp_path / "run", "training")]
     assert rates == pytest.approx([naive_rate(step, shape, 1e-3, 1e-4, warmup, total) for step in range(1, total + 1)])
+
+
+def test_a_warm_up_in_passes_needs_a_known_length():
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0)
+    with pytest.raises(CrateError, match=r"set schedule\.warmup_steps"):
+        build_schedule(optimizer, ScheduleSection(warmup_epochs=1.0), 1.0, None, 10)
+    schedule = build_schedule(optimizer, ScheduleSection(warmup_epochs=1.0, warmup_steps=4), 1.0, None, 10)
+    assert schedule.get_last_lr() == [0.25]

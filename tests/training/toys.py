@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from codingrate.errors import CrateError
+from codingrate.inspection import read_metrics
 from codingrate.training import Recipe, build_recipe, train
-from codingrate.training.callbacks import read_metrics
 
 MODEL = {
     "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,

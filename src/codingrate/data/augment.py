@@ -6,15 +6,13 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from ..errors import CrateError, unknown_name
+from ..models.processing import IMAGENET_MEAN, IMAGENET_STD
 
 Crop = Literal["random-resized", "center", "resize", "pad"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 CROPS = ("random-resized", "center", "resize", "pad")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 _PROBABILITIES = ("flip", "jitter_probability", "grayscale", "blur", "solarize", "erase")
 

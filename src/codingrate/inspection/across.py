@@ -16,13 +16,23 @@ if TYPE_CHECKING:
 MEASURES = {"compression": "R^c", "nonzero": "the share of non-zero entries"}
 
 
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl; a last line cut short by a kill is left out."""
+    lines = []
+    for text in path.read_text().splitlines():
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            continue
+    return lines
+
+
 def across_training(metrics: Path) -> pd.DataFrame:
     """The layer-wise measures in a run's metrics.jsonl: a row per epoch and layer."""
     import pandas as pd
 
     rows = []
-    for text in metrics.read_text().splitlines():
-        line = json.loads(text)
+    for line in read_metrics(metrics):
         if line["kind"] == "layerwise":
             rows += [{"epoch": line["epoch"] or 0.0, "step": line["step"], **layer} for layer in line["layers"]]
     if not rows:

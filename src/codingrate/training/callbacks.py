@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from ..inspection import layerwise
+from ..inspection import layerwise, read_metrics
 from ..models.base import CratePreTrainedModel
 
 if TYPE_CHECKING:
@@ -58,23 +58,11 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; a last line cut short by a kill is left out."""
-    lines = []
-    for text in path.read_text().splitlines():
-        try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            continue
-    return lines
-
-
 class SavedModels(TrainerCallback):
     """model/last after every evaluation, and model/best when the accuracy was the highest so far."""
 
     def __init__(self, save: Callable[[str], None]) -> None:
         self.save = save
-        self.best: float | None = None
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **_: Any
@@ -123,7 +111,7 @@ class ProgressLine(TrainerCallback):
     def __init__(self, trainer: CrateTrainer, name: str) -> None:
         self.trainer, self.name = trainer, name
         self.latest: dict[str, float] = {}
-        self.start, self.first_step = time.perf_counter(), 0
+        self.start = time.perf_counter()
         self.bar: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -133,7 +121,7 @@ class ProgressLine(TrainerCallback):
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self.start, self.first_step = time.perf_counter(), state.global_step
+        self.start = time.perf_counter()
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
