@@ -110,6 +110,10 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
         )
         return output if self.crate.returns_dict(return_dict) else output.to_tuple()
 
+    def features(self, pixel_values: Tensor) -> Tensor:
+        """The mean of all tokens of the whole image's code, (batch, d), as the paper's probes take it."""
+        return self.crate(pixel_values, return_dict=True).last_hidden_state.mean(dim=1)
+
     def encode(self, patches: Tensor, mask: Tensor, grid: tuple[int, int]) -> Tensor:
         """Z^1 of the masked image (batch, n, d)."""
         embedding = self.embedding

@@ -24,7 +24,12 @@ class CrateForImageClassification(CratePreTrainedModel):
         self.head = nn.Linear(d, config.num_labels) if config.num_labels else nn.Identity()
         self.post_init()
 
-    def features(self, last_hidden_state: Tensor) -> Tensor:
+    def features(self, pixel_values: Tensor) -> Tensor:
+        """What the head reads of images, (batch, d): for probes and neighbours."""
+        queries = 1 if self.config.pooling == "class" else None
+        return self.pool(self.crate(pixel_values, return_dict=True, queries=queries).last_hidden_state)
+
+    def pool(self, last_hidden_state: Tensor) -> Tensor:
         """The pooled and normalised token the head reads, (batch, d)."""
         if self.config.pooling == "class":
             return self.head_norm(last_hidden_state[:, 0])
@@ -50,7 +55,7 @@ class CrateForImageClassification(CratePreTrainedModel):
             return_dict=True,
             queries=1 if self.config.pooling == "class" else None,
         )
-        logits = self.head(self.features(body.last_hidden_state))
+        logits = self.head(self.pool(body.last_hidden_state))
         loss = None if labels is None else self.regularized(F.cross_entropy(logits, labels))
         output = CrateTaskOutput(
             loss=loss,
