@@ -31,7 +31,8 @@ def _register_models(auto: ModuleType) -> None:
 
     for auto_name, model in {
         "AutoModel": models.CrateModel,
-        "AutoModelForPreTraining": models.CrateForMaskedAutoencoding,
+        # of two the one that was saved, and the first where nothing was
+        "AutoModelForPreTraining": (models.CrateForMaskedAutoencoding, models.CrateForSelfDistillation),
         "AutoModelForImageClassification": models.CrateForImageClassification,
         "AutoModelForMaskedLM": models.CrateForMaskedLM,
         "AutoModelForSequenceClassification": models.CrateForSequenceClassification,

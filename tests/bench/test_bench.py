@@ -66,3 +66,17 @@ def test_image_bench_fills_every_figure(monkeypatch):
         for rival in ("naive", "vit"):
             assert figures["speedup"][rival] == figures["seconds"][rival] / figures["seconds"]["ours"]
     assert result["parameters"]["ours"] == result["parameters"]["naive"] < result["parameters"]["vit"]
+
+
+def test_probe_bench_measures_both(monkeypatch):
+    from codingrate.bench import probe
+
+    monkeypatch.setattr(probe, "peak_memory", lambda task, arguments: 1.0)
+    result = probe.bench_probe((211, 53, 61), (211, 53, 59))
+    assert {name: (row["train"], row["width"]) for name, row in result.items()} == {
+        "knn": (211, 61),
+        "logistic": (211, 59),
+    }
+    for row in result.values():
+        assert row["seconds"] > 0
+        assert 0.2 < row["top1"] < 1, "neither chance nor trivial"

@@ -3,6 +3,9 @@
 import pytest
 import torch
 
+from codingrate import CrateError
+from codingrate.operators import visible_pairs
+
 from . import oracles
 from .cases import ATTENTIONS
 
@@ -46,8 +49,7 @@ def test_right_padding_changes_nothing(case, weights):
 
 @causal
 def test_left_padding_changes_nothing(case):
-    # A bias per position counts from the first column, so that it cannot know left padding.
-    module, mask = case.build(max_tokens=0), right_padding().flip(1)
+    module, mask = case.build(), right_padding().flip(1)
     z = padded(case, mask)
     out = case.run(module, z, mask)
     for b, length in enumerate(LENGTHS):
@@ -77,6 +79,57 @@ def test_the_future_cannot_be_seen(case):
         assert not torch.allclose(other[:, t + 1 :], whole[:, t + 1 :])
         shorter = case.run(module, z[:, : t + 1])
         torch.testing.assert_close(shorter, whole[:, : t + 1], rtol=0, atol=1e-12)
+
+
+class Kept:
+    """The plainest past: everything in one tensor each."""
+
+    def __init__(self):
+        self.seen, self.key, self.value = 0, None, None
+
+    def update(self, key, value):
+        self.seen += key.shape[-2]
+        self.key = key if self.key is None else torch.cat([self.key, key], dim=-2)
+        self.value = value if self.value is None else torch.cat([self.value, value], dim=-2)
+        return self.key, self.value
+
+
+generating = pytest.mark.parametrize("case", [c for c in ATTENTIONS if c.causal and c.name != "tssa"], ids=str)
+
+
+@generating
+@pytest.mark.parametrize("masked", [None, "tokens", "pairs"])
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_sequence_in_pieces_is_the_sequence(case, masked, weights):
+    module = case.build()
+    mask = right_padding().flip(1) if masked else None
+    z = padded(case, mask) if masked else case.tokens(3, 7)
+    whole, attention = module(z, mask, True)
+    past, start = Kept(), 0
+    for size in (4, 1, 2):
+        end = start + size
+        visible = None if mask is None else mask[:, :end]
+        if masked == "pairs":
+            visible = visible_pairs(size, end, True, visible, z.device, start)
+            assert visible.shape == (3, 1, size, end)
+        out, part = module(z[:, start:end], visible, weights, None, past)
+        real = slice(None) if mask is None else mask[:, start:end]
+        torch.testing.assert_close(out[real], whole[:, start:end][real], rtol=0, atol=1e-12)
+        if weights:
+            torch.testing.assert_close(part, attention[:, :, start:end, :end], rtol=0, atol=1e-12)
+        start = end
+
+
+def test_one_token_after_others_needs_no_table():
+    assert visible_pairs(1, 5, True, None, torch.device("cpu"), 4) is None
+    assert visible_pairs(1, 5, True, None, torch.device("cpu"), 3).tolist() == [[True] * 4 + [False]]
+    assert visible_pairs(2, 5, True, None, torch.device("cpu"), torch.tensor(1)).sum(-1).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("case", [c for c in ATTENTIONS if c.name == "tssa" and c.causal], ids=str)
+def test_statistics_keep_no_past(case):
+    with pytest.raises(CrateError, match=r"^attention 'tssa' keeps nothing of earlier tokens; take use_cache=False$"):
+        case.build()(case.tokens(), None, False, None, Kept())
 
 
 @pytest.mark.parametrize("case", [case for case in ATTENTIONS if not case.causal], ids=str)

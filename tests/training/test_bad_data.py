@@ -8,7 +8,7 @@ from PIL import Image
 
 from codingrate.evaluation import classify
 from codingrate.models import CrateForImageClassification
-from codingrate.training.run import load_data
+from codingrate.training.tasks import load_data
 from tests.data.conftest import encoded, picture, write_classes
 from tests.training.toys import lines, refused, run, toy
 

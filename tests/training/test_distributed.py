@@ -99,7 +99,8 @@ import json, sys, torch
 from pathlib import Path
 from torch.distributed.tensor import DTensor
 from codingrate.training import build_classifier, load_recipe
-from codingrate.training.run import build_trainer, load_data
+from codingrate.training.run import build_trainer
+from codingrate.training.tasks import load_data
 recipe = load_recipe(sys.argv[1])
 data = load_data(recipe.data)
 trainer = build_trainer(recipe, Path(sys.argv[2]), build_classifier(recipe, data.classes), data, True)
@@ -126,7 +127,8 @@ SEEN = """
 import json, sys
 from pathlib import Path
 from codingrate.training import build_classifier, load_recipe
-from codingrate.training.run import build_trainer, load_data
+from codingrate.training.run import build_trainer
+from codingrate.training.tasks import load_data
 recipe, folder = load_recipe(sys.argv[1]), Path(sys.argv[2])
 data = load_data(recipe.data)
 trainer = build_trainer(recipe, folder, build_classifier(recipe, data.classes), data, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from codingrate.models import CrateForImageClassification
 from codingrate.operators import ATTENTION, SPARSIFIERS
 from codingrate.training import build_classifier, load_recipe, saved_model
 from codingrate.training.callbacks import SavedModels
-from codingrate.training.run import build_trainer, load_data, training_arguments
+from codingrate.training.run import build_trainer, training_arguments
+from codingrate.training.tasks import load_data
 from tests.training.toys import MODEL, assert_same, lines, measured, refused, run, saved, toy
 
 PLAIN = {"augment.flip": 0.0, "augment.affine_degrees": 0.0}
@@ -156,17 +158,19 @@ def test_the_best_model_has_the_highest_accuracy(finished):
     assert accuracy(result.folder, "best", changes).top1 == pytest.approx(best, abs=1e-9)
 
 
-def test_best_is_saved_when_none_was_better():
-    written = []
-
-    class State:
-        log_history: list[dict[str, float]] = []  # noqa: RUF012
-
-    callback = SavedModels(written.append)
-    for top1 in (0.3, 0.5, 0.4, 0.5, 0.1):
-        State.log_history.append({"eval_top1": top1})  # as the trainer does, before it calls
-        callback.on_evaluate(None, State, None, metrics={"eval_top1": top1})
-    assert written == ["best", "last", "best", "last", "last", "best", "last", "last"]
+@pytest.mark.parametrize(
+    ("best", "higher", "saved"),
+    [("top1", True, [True, True, False, True, False]), ("loss", False, [True, False, False, False, True]),
+     (None, False, [True] * 5)],
+)  # fmt: skip
+def test_best_is_saved_when_none_was_better(best, higher, saved):
+    task, state, written = SimpleNamespace(best=best, higher=higher), SimpleNamespace(log_history=[]), []
+    callback = SavedModels(task, written.append)
+    for value in (0.3, 0.5, 0.4, 0.5, 0.1):
+        metrics = {f"eval_{best}": value}
+        state.log_history.append(metrics)  # as the trainer does, before it calls
+        callback.on_evaluate(None, state, None, metrics=metrics)
+    assert written == [name for best in saved for name in (["best", "last"] if best else ["last"])]
 
 
 def test_the_saved_model_loads_by_transformers_alone(finished):
@@ -265,7 +269,7 @@ def test_label_smoothing(tmp_path, smoothing):
     naive = -(target * logits.log_softmax(-1)).sum(-1).mean()
     assert float(loss) == pytest.approx(float(naive), rel=1e-6)
     assert float(loss) == pytest.approx(float(F.cross_entropy(logits, labels, label_smoothing=smoothing)), rel=1e-6)
-    loss = trainer.compute_loss(model.eval(), {"pixel_values": pixels, "labels": labels}).detach()
+    loss = trainer.task.measure(model.eval(), model, {"pixel_values": pixels, "labels": labels})["loss"].mean().detach()
     assert float(loss) == pytest.approx(float(F.cross_entropy(logits, labels)), rel=1e-6), "not in evaluation"
 
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 import yaml
 
-from codingrate.data import dataset_names
+from codingrate.data import GLUE, dataset_names, text_names
 from codingrate.errors import CrateError
 from codingrate.models import create_model
-from codingrate.training.recipe import Recipe
+from codingrate.models.presets import RELEASED_MAE
+from codingrate.training.recipe import MUST_GIVE, Recipe
 from codingrate.training.recipe_files import (
     HEADER,
     build_recipe,
@@ -35,7 +36,16 @@ IMAGENET_21K = [f"crate-{size}-imagenet21k" for size in ("tiny", "small", "base"
 TWINS = ["vit-tiny-imagenet1k", "vit-small-imagenet1k"]
 TRANSFER = [f"finetune-{data}" for data in ("cifar10", "cifar100", "flowers102", "oxford-pets")]
 FINETUNE = [*TRANSFER, "finetune-imagenet1k"]
-LAPTOP = ["digits", "fashion-mnist", "cifar10-small"]
+MAE = [f"crate-mae-{size}" for size in ("small", "base", "large")]
+DINO = ["crate-dino-small-patch16", "crate-dino-base-patch8"]
+BERT = [f"crate-bert-{size}" for size in ("medium", "base", "large")]
+GPT = [f"crate-gpt-{size}" for size in ("small", "base", "large")]
+TEXT_TWINS = ["bert-base", "gpt2-base"]
+LAPTOP = [
+    "digits", "fashion-mnist", "cifar10-small", "digits-mae", "cifar10-mae", "digits-dino", "cifar10-dino",
+    "pydoc-gpt", "pydoc-bert", "wikitext-gpt", "sst2",
+]  # fmt: skip
+STARTED = [*FINETUNE, "glue", "sst2"]
 
 load = cache(load_recipe)
 
@@ -55,8 +65,11 @@ def refused(message, call, *args, **kwargs):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def build(recipe, classes):
-    """The model of a recipe, without its numbers, by the fields build_classifier takes."""
+VOCABULARIES = {"FacebookAI/roberta-base": 50265, "openai-community/gpt2": 50257}
+
+
+def build(recipe, classes=7):
+    """The model of a recipe, without its numbers, by the fields that training gives it."""
     fields = {
         "num_labels": classes,
         "image_size": recipe.augment.image_size,
@@ -64,6 +77,11 @@ def build(recipe, classes):
         "id2label": {index: f"class {index}" for index in range(classes)},
         "label2id": {f"class {index}": index for index in range(classes)},
     }
+    if recipe.task == "autoencoding":
+        fields = {name: fields[name] for name in ("image_size", "num_channels")}
+    if recipe.task.endswith("-lm"):
+        words = VOCABULARIES.get(recipe.text.tokenizer, recipe.text.vocab_size)
+        fields = {"vocab_size": words, "max_position_embeddings": recipe.text.block}
     with torch.device("meta"):
         return create_model(recipe.model.name, **{**fields, **recipe.model.config})
 
@@ -84,14 +102,16 @@ def own(tmp_path):
 
 
 def test_every_experiment_of_the_paper_is_shipped():
-    assert sorted({*IMAGENET_1K, *IMAGENET_21K, *TWINS, *FINETUNE, *LAPTOP} - set(NAMES)) == []
+    vision = {*IMAGENET_1K, *IMAGENET_21K, *TWINS, *FINETUNE, *MAE, *DINO, "vit-mae-base"}
+    assert sorted({*vision, *BERT, *GPT, *TEXT_TWINS, "glue", *LAPTOP} ^ set(NAMES)) == []
 
 
 @pytest.mark.parametrize(("name", "variant"), EVERY)
 def test_parses_and_survives_a_round_trip(name, variant, tmp_path):
     recipe = load(name, variant=variant)
     assert isinstance(recipe, Recipe)
-    assert recipe.data.name in dataset_names()
+    names = dataset_names() if not recipe.task.endswith(("-lm", "sequence-classification")) else text_names()
+    assert recipe.data.name in (*names, *GLUE, MUST_GIVE)
     save_recipe(recipe, tmp_path / "recipe.yaml")
     assert load_recipe(str(tmp_path / "recipe.yaml")) == recipe
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
@@ -108,7 +128,9 @@ def test_header(name):
     if name not in LAPTOP:  # no GPU and no ImageNet here: nothing but the paper's figures may stand there
         assert header["time"].startswith("not measured here")
         assert re.match(r"not measured here; the paper\b", header["metric"])
-    assert ("model.from=" in header["command"]) == (name in FINETUNE)
+    assert ("model.from=" in header["command"]) == (name in STARTED)
+    needs_data = load(name).data.name == MUST_GIVE
+    assert not needs_data or "--data PATH" in header["command"] or "--variant TASK" in header["command"]
 
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
@@ -121,8 +143,12 @@ def test_builds_its_model(name, variant):
     recipe = load(name, variant=variant)
     model = build(recipe, classes=7)
     config = model.config
-    assert (config.num_labels, config.id2label[6]) == (7, "class 6")
-    assert (config.image_size, config.num_channels) == (recipe.augment.image_size, recipe.augment.channels)
+    if recipe.task == "classification":
+        assert (config.num_labels, config.id2label[6]) == (7, "class 6")
+    if recipe.task.endswith("-lm"):
+        assert config.max_tokens >= recipe.text.block
+    else:
+        assert (config.image_size, config.num_channels) == (recipe.augment.image_size, recipe.augment.channels)
     for key, wanted in recipe.model.config.items():
         assert getattr(config, key) == wanted
     assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
@@ -148,10 +174,19 @@ def test_batches_divide_over_four_devices(name):
         ("crate-tiny-imagenet21k", 21842, 5_743_250),
         ("crate-small-imagenet21k", 21842, 14_118_482),
         ("crate-base-imagenet21k", 21842, 38_831_570),
+        ("crate-bert-medium", 0, 32_626_265),
+        ("crate-bert-base", 0, 60_922_713),
+        ("crate-bert-large", 0, 128_723_033),
+        ("crate-gpt-base", 0, 60_701_184),
+        ("crate-gpt-large", 0, 242_880_000),
     ],
 )
 def test_parameters(name, classes, parameters):
-    assert sum(p.numel() for p in build(load(name), classes).parameters()) == parameters
+    assert count(load(name), classes) == parameters
+
+
+def count(recipe, classes=7):
+    return sum(p.numel() for p in build(recipe, classes).parameters())
 
 
 PAPER = [
@@ -210,7 +245,80 @@ PAPER = [
     *((name, "augment.evaluation", "resize") for name in TRANSFER),
     ("finetune-imagenet1k", "schedule.epochs", 50),
     ("finetune-imagenet1k", "augment.evaluation", "center"),
+    *(
+        (name, key, wanted)
+        for name in MAE
+        for key, wanted in {
+            "task": "autoencoding",
+            "optimise.name": "adamw",
+            "optimise.lr": 3e-5,
+            "optimise.weight_decay": 0.1,
+            "schedule.batch": 4096,
+            "schedule.epochs": 800,
+            "schedule.warmup_epochs": 40,
+        }.items()
+    ),
+    *(
+        (name, key, wanted)
+        for name in DINO
+        for key, wanted in {
+            "task": "distillation",
+            "optimise.name": "adamw",
+            "optimise.lr": 2e-3,
+            "optimise.weight_decay": 0.005,
+            "optimise.clip": 3.0,
+            "optimise.clip_by": "tensor",
+            "schedule.epochs": 100,
+            "distil.student_temperature": 0.1,
+            "distil.teacher_temperature": 0.04,
+            "distil.final_teacher_temperature": 0.04,
+            "distil.momentum": 0.996,
+        }.items()
+    ),
+    *(
+        (name, key, wanted)
+        for name in [*BERT, "bert-base"]
+        for key, wanted in {
+            "task": "masked-lm",
+            "optimise.lr": 1e-3,
+            "optimise.betas": [0.9, 0.98],
+            "optimise.weight_decay": 0.01,
+            "schedule.batch": 8096,
+            "schedule.steps": 30_000,
+            "schedule.warmup_steps": 1800,
+            "schedule.shape": "linear",
+            "text.tokenizer": "FacebookAI/roberta-base",
+            "text.mask_probability": 0.15,
+        }.items()
+    ),
+    *(
+        (name, key, wanted)
+        for name in [*GPT, "gpt2-base"]
+        for key, wanted in {
+            "task": "causal-lm",
+            "data.name": "openwebtext",
+            "optimise.lr": 6e-4,
+            "optimise.betas": [0.9, 0.95],
+            "optimise.weight_decay": 0.1,
+            "schedule.batch": 384,
+            "schedule.steps": 600_000,
+            "schedule.warmup_steps": 2000,
+            "schedule.shape": "cosine",
+            "schedule.final_lr": 6e-5,
+            "text.block": 1024,
+        }.items()
+    ),
+    ("glue", "task", "sequence-classification"),
+    ("glue", "model.from", "???"),
 ]
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_glue_is_fine_tuned_as_the_paper_says(name):
+    recipe, task = load("glue", variant=name), GLUE[name]
+    assert recipe.data.name == name
+    found = (recipe.schedule.epochs, recipe.text.max_length, recipe.optimise.lr, recipe.schedule.batch)
+    assert found == (task.epochs, task.max_length, task.learning_rate, task.batch)
 
 
 @pytest.mark.parametrize(("name", "key", "wanted"), PAPER)
@@ -224,6 +332,8 @@ def test_imagenet_is_measured_at_256_then_224(name):
     assert round(augment.image_size * augment.evaluation_ratio) == 256
 
 
+ADAM = {"optimise.name": "adam"}
+RELEASED_DINO = {"optimise.lr": 1e-3, "optimise.weight_decay": 0.04, "optimise.final_weight_decay": 0.4}
 ABLATIONS = {
     ("crate-base-imagenet1k", "eta-0.02"): {"model.config": {"step_size": 0.02}},
     ("crate-base-imagenet1k", "eta-0.5"): {"model.config": {"step_size": 0.5}},
@@ -257,6 +367,26 @@ ABLATIONS = {
     **{(name, "batch-512"): {"schedule.batch": 512} for name in TRANSFER},
     **{(name, "after-21k"): {"schedule.batch": 128, "run.device_batch": 32} for name in TRANSFER},
     ("finetune-imagenet1k", "base"): {"schedule.batch": 128},
+    ("crate-mae-base", "base-rate"): {"optimise.lr": 4.8e-4},
+    ("crate-mae-base", "released"): {"model.config": dict(RELEASED_MAE)},
+    ("crate-mae-base", "norm-pix"): {"model.config": {"loss_on": "masked", "normalize_pixels": True}},
+    ("crate-dino-small-patch16", "paper-head"): {"model.config": {"projection_head": "paper"}},
+    ("crate-dino-small-patch16", "released"): RELEASED_DINO,
+    ("crate-dino-small-patch16", "warm-teacher"): {
+        "distil.final_teacher_temperature": 0.07,
+        "distil.temperature_epochs": 30,
+    },
+    ("crate-dino-small-patch16", "vit"): {**RELEASED_DINO, "model.name": "vit-small-patch16-224"},
+    ("crate-bert-base", "adam"): ADAM,
+    ("crate-bert-base", "batch-8192"): {"schedule.batch": 8192, "run.device_batch": 32},
+    ("crate-gpt-base", "adam"): ADAM,
+    ("crate-gpt-base", "no-ista"): {"model.config": {"vocab_size": 50304, "sparsifier": "none"}},
+    ("crate-gpt-base", "batch-480"): {"schedule.batch": 480},
+    ("gpt2-base", "small"): {"model.config": {"vocab_size": 50257, "hidden_size": 512, "num_attention_heads": 8}},
+    **{
+        ("glue", name): {"data.name": name, "schedule.epochs": task.epochs, "text.max_length": task.max_length}
+        for name, task in GLUE.items()
+    },
 }
 
 
@@ -286,6 +416,12 @@ def test_the_twin_differs_by_its_blocks_only(name):
     plain, twin = load(name), load(name, variant="vit")
     black_box = {"attention": "mhsa", "sparsifier": "mlp", "skip": "residual", "patch_norm": False}
     assert twin.model.config == {**plain.model.config, **black_box}
+    assert replace(twin, model=plain.model) == plain
+
+
+def test_the_twin_on_wikitext_has_as_many_parameters():
+    plain, twin = load("wikitext-gpt"), load("wikitext-gpt", variant="gpt2")
+    assert count(twin) == pytest.approx(count(plain), rel=0.02)
     assert replace(twin, model=plain.model) == plain
 
 
@@ -382,6 +518,32 @@ def test_no_traces_between_loads():
 )
 def test_a_bad_override_is_refused_in_one_line(override, message):
     refused(message, load_recipe, "digits", [override])
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "message"),
+    [
+        ("digits", "text.block=64", "text.block is not for task: classification; leave it out"),
+        ("digits-mae", "text.tokenizer=bytes", "text.tokenizer is not for task: autoencoding"),
+        ("pydoc-gpt", "text.mask_probability=0.3", "text.mask_probability is not for task: causal-lm"),
+        ("pydoc-bert", "text.columns=[a, b]", "text.columns is not for task: masked-lm"),
+        ("sst2", "text.block=64", "text.block is not for task: sequence-classification"),
+        ("pydoc-gpt", "text.blocks=64", "did you mean 'text.block'"),
+        ("pydoc-gpt", "text.block=1", "text.block is 1; it must be at least 2"),
+        ("pydoc-bert", "text.mask_probability=1", "text.mask_probability is 1.0; it must lie between 0 and 1"),
+        ("pydoc-gpt", "text.tokenizer=bytes", "text.vocab_size is what bpe learns"),
+        ("pydoc-gpt", "text.separate=word", "text.separate: .*'paragraph'"),
+        ("sst2", "text.columns=sentence", "text.columns: .*tuple"),
+        ("sst2", "text.max_length=0", "text.max_length is 0"),
+        ("pydoc-gpt", "augment.flip=0.3", "augment: is for images, not for task: causal-lm; leave it out"),
+        ("pydoc-gpt", "data.image_column=x", "data.image_column is for images, not for task: causal-lm"),
+        ("pydoc-bert", "data.streaming=true", "data.streaming=true is for images; task: masked-lm tokenises"),
+        ("pydoc-bert", "model.freeze=true", "model.freeze keeps all but a head as it is; task: masked-lm has none"),
+        ("pydoc-gpt", "views.local_count=3", "views: is for task: distillation, not causal-lm"),
+    ],
+)
+def test_what_a_task_does_not_read_is_refused(name, override, message):
+    refused(message, load_recipe, name, [override])
 
 
 def test_unknown_recipe_and_variant_offer_the_nearest():

@@ -82,6 +82,7 @@ CASES = {
     "lion": ({"optimise.name": "lion", "optimise.lr": 3e-4}, 8, "checkpoint-5"),
     "dropout": ({"model.config.dropout": 0.2}, 6, "checkpoint-5"),
     "layerwise": ({"run.layerwise_epochs": 0.5, "run.checkpoint_steps": 2}, 7, "checkpoint-6"),
+    "crops": ({"augment.crop": "pad", "augment.crop_padding": 2}, 6, "checkpoint-5"),
     "workers": ({"data.workers": 1, "schedule.epochs": 2}, 6, "checkpoint-5"),
 }
 

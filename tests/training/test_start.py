@@ -14,7 +14,7 @@ from codingrate.data.crops import crop_for_evaluation
 from codingrate.data.decode import decode_image
 from codingrate.models import CrateForImageClassification, create_model, load_released
 from codingrate.training import build_classifier, load_weights, saved_model
-from codingrate.training.run import load_data
+from codingrate.training.tasks import load_data
 from tests.models import released_files
 from tests.training.toys import assert_same, refused, run, saved, toy
 

@@ -40,6 +40,8 @@ MEASURED = (
     "accuracy",
     "eval_loss",
     "eval_top1",
+    "eval_accuracy",
+    "eval_bits_per_byte",
     "layers",
 )
 

@@ -11,7 +11,7 @@ import typer
 
 from .. import __version__
 from ..errors import CrateError
-from . import bench, convert, demo, evaluate, models, train
+from . import bench, convert, demo, evaluate, fill, generate, glue, models, perplexity, probe, reconstruct, train
 
 app = typer.Typer(
     name="crate",
@@ -25,6 +25,12 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
+app.command("reconstruct")(reconstruct.reconstruct)
+app.command("probe")(probe.probe)
+app.command("generate")(generate.generate)
+app.command("fill")(fill.fill)
+app.command("perplexity")(perplexity.perplexity)
+app.command("glue")(glue.glue)
 app.command("recipes")(train.recipes)
 app.command("models")(models.models)
 app.command("convert")(convert.convert)

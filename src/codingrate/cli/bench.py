@@ -10,10 +10,11 @@ from ..errors import unknown_name
 from .output import Json, print_json, print_table, progress
 
 SUITES = ("image", "rate", "loader")
+ON_REQUEST = ("probe", "gpt")  # minutes long, so only when named
 
 
 def bench(
-    suites: Annotated[list[str] | None, typer.Argument(help="image, rate or loader; all by default.")] = None,
+    suites: Annotated[list[str] | None, typer.Argument(help="image, rate, loader, the default; or probe, gpt.")] = None,
     model: Annotated[str, typer.Option(help="A CRATE classifier, by name.")] = "crate-base-patch16-224",
     batch: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 8,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds the median is taken over.")] = 7,
@@ -22,14 +23,15 @@ def bench(
 ) -> None:
     """Time a CRATE against the paper's pseudocode as written and transformers' ViT of the same width.
 
-    Also the coding rate against its definition, and the loader against training. What is compared takes turns;
-    figures are medians, and hold for this machine and this run.
+    Also the coding rate against its definition, the loader against training, and CRATE-GPT against GPT-2. What is
+    compared takes turns; figures are medians, and hold for this machine and this run.
     """
     chosen = suites or list(SUITES)
     for suite in chosen:
-        if suite not in SUITES:
-            raise unknown_name("suite", suite, SUITES)
-    with progress("bench", (2 * (repeats + 2)) * ("image" in chosen) + (repeats + 2) * ("rate" in chosen)) as advance:
+        if suite not in SUITES + ON_REQUEST:
+            raise unknown_name("suite", suite, SUITES + ON_REQUEST)
+    rounds = (2 * (repeats + 2)) * ("image" in chosen) + (repeats + 2) * ("rate" in chosen)
+    with progress("bench", rounds + (2 * (repeats + 1)) * ("gpt" in chosen)) as advance:
         import torch
 
         from .. import bench as room
@@ -43,6 +45,10 @@ def bench(
             result["coding_rate"] = room.bench_rate((32, 12, 197, 64), repeats, advance)
         if "loader" in chosen:
             result["loader"] = room.bench_loader()
+        if "probe" in chosen:
+            result["probe"] = room.bench_probe()
+        if "gpt" in chosen:
+            result["gpt"] = room.bench_gpt(repeats=repeats, progress=advance)
         result["machine"] = room.machine()
     if as_json:
         print_json(result)
@@ -56,6 +62,10 @@ def show(result: dict[str, Any]) -> None:
         _show_image(result["image"], result["machine"])
     if "coding_rate" in result:
         _show_rate(result["coding_rate"])
+    if "probe" in result:
+        _show_probe(result["probe"])
+    if "gpt" in result:
+        _show_gpt(result["gpt"], result["machine"])
     if "loader" in result:
         loader = result["loader"]
         speed = loader["images_per_second"]
@@ -88,6 +98,46 @@ def _show_image(image: dict[str, Any], machine: dict[str, Any]) -> None:
         )
     print(f"logits of ours and of the pseudocode differ by {image['logits_difference']:.1e} (relative);")
     print(f"peak is one large product, {peak:.0f} GFLOP/s")
+
+
+def _show_probe(probe: dict[str, Any]) -> None:
+    print_table(
+        "probes of features of 10 Gaussian classes, parameter chosen on the training features",
+        ("", "training", "test", "width", "seconds", "MiB", "top-1"),
+        [
+            (
+                name,
+                *(f"{row[key]:,}" for key in ("train", "test", "width")),
+                f"{row['seconds']:.1f}",
+                f"{row['peak_mib']:.0f}",
+                f"{row['top1']:.2%}",
+            )
+            for name, row in probe.items()
+        ],
+    )
+
+
+def _show_gpt(gpt: dict[str, Any], machine: dict[str, Any]) -> None:
+    labels = {"ours": "codingrate", "gpt2": "transformers GPT-2"}
+    for mode, unit, count, title in (
+        ("decoding", "ms/token", gpt["new_tokens"], f"decoding {gpt['new_tokens']} tokens"),
+        ("training", "ms/step", 1, f"training on {gpt['batch']} × {gpt['length']} tokens"),
+    ):
+        print_table(
+            f"{gpt['model']}, {title}, {machine['threads']} threads",
+            ("", "params", unit, "ours is", "cache per token"),
+            [
+                (
+                    label,
+                    f"{gpt['parameters'][key] / 1e6:.1f} M",
+                    f"{gpt[mode]['seconds'][key] / count * 1e3:.1f}",
+                    "" if key == "ours" else f"{gpt[mode]['speedup']:.2f}× faster",
+                    f"{gpt['cache_bytes_per_token'][key] / 1024:.0f} KiB",
+                )
+                for key, label in labels.items()
+            ],
+        )
+    print(f"logits with a cache and without one differ by {gpt['cache_difference']:.1e} (relative)")
 
 
 def _show_rate(rate: dict[str, Any]) -> None:

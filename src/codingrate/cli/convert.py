@@ -11,7 +11,7 @@ from .output import Json, print_json
 
 
 def convert(
-    file: Annotated[Path, typer.Argument(help="A released CRATE, CRATE-MAE or CRATE-alpha checkpoint.")],
+    file: Annotated[Path, typer.Argument(help="A released checkpoint, or a transformers folder.")],
     directory: Annotated[Path, typer.Argument(help="Folder to write; must be new or empty.")],
     heads: Annotated[int | None, typer.Option(help="Heads K, which no file tells.")] = None,
     sparsity: Annotated[float | None, typer.Option(help="Weight λ of ISTA, which no file tells.")] = None,
@@ -19,7 +19,10 @@ def convert(
     overwrite: Annotated[bool, typer.Option(help="Replace a folder that is not empty.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Convert a released checkpoint to safetensors, config and image processor in one folder."""
+    """Convert a released checkpoint to safetensors, config and image processor in one folder.
+
+    CRATE, CRATE-MAE and CRATE-alpha files; folders of GPT-2 and RoBERTa, which become black-box twins.
+    """
     from ..models.released import convert as convert_file
 
     notes: list[str] = []

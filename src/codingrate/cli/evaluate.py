@@ -3,60 +3,79 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
+from ..errors import CrateError
 from .output import Json, print_json, print_table, progress
+from .runs import open_run
 
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     data: Annotated[str | None, typer.Option(help="Other data than the run's: a name, a path or a hub id.")] = None,
-    split: Annotated[str, typer.Option(help="train or test.")] = "test",
+    split: Annotated[str | None, typer.Option(help="train or test, by default test; of text validation.")] = None,
     which: Annotated[str, typer.Option(help="The run's best model or its last.")] = "last",
-    batch: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Images, or pieces of text, at a time.")] = 64,
     real: Annotated[Path | None, typer.Option(help="ImageNet ReaL labels (real.json).")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for tables and the picture; RUN/evaluation.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Top-1 and top-5 accuracy, accuracy by class, and the confusion matrix as a picture."""
+    """Accuracy by class with the confusion matrix as a picture; of other runs the measure of what they learned.
+
+    That is the reconstruction loss, the perplexity, the loss on hidden tokens, or the metrics of a GLUE task.
+    """
     import dataclasses
 
-    from ..errors import CrateError, unknown_name
+    recipe, folder = open_run(run, which)
+    if recipe.task == "distillation":
+        raise CrateError(f"{run}: holds features without classes; measure them with crate probe {run}")
+    if recipe.task in ("causal-lm", "masked-lm", "sequence-classification"):
+        from .evaluate_text import evaluate_text
 
-    if which not in ("best", "last"):
-        raise unknown_name("--which", which, ("best", "last"))
-    if not (run / "recipe.yaml").is_file():
-        raise CrateError(f"{run}: is not a run folder (no recipe.yaml); train one with crate train")
-    from ..evaluation import classify
-    from ..models.classifier import CrateForImageClassification
-    from ..training import load_recipe, saved_model
-    from ..training.run import load_data
-
-    recipe = load_recipe(str(run / "recipe.yaml"))
-    section = recipe.data if data is None else dataclasses.replace(recipe.data, name=data, path=None)
-    images = load_data(section)
-    model = CrateForImageClassification.from_pretrained(saved_model(run, which))
-    rows = images.train if split == "train" else images.test
-    with progress("evaluate", len(rows) if hasattr(rows, "__len__") else 0) as advance:
-        report = classify(
-            model,
-            images,
-            recipe.augment,
-            split=split,
-            batch_size=batch,
-            workers=0,
-            real_labels=real,
-            progress=advance,
-        )
-    folder = output or run / "evaluation"
-    report.save(folder)
-    if as_json:
-        print_json({"run": str(run), "which": which, "split": split, **report.to_json(), "folder": str(folder)})
+        if real is not None:
+            raise CrateError(f"--real is for ImageNet; {run} was trained for {recipe.task}, leave it out")
+        evaluate_text(
+            recipe, run, folder, data=data, split=split, which=which, batch=batch,
+            output=output or run / "evaluation", as_json=as_json,
+        )  # fmt: skip
         return
+    from ..training import load_data, load_weights
+
+    split = split or "test"
+    section = recipe.data if data is None else dataclasses.replace(recipe.data, name=data, path=None)
+    images, model = load_data(section), load_weights(str(folder))
+    rows = images.train if split == "train" else images.test
+    output = output or run / "evaluation"
+    with progress("evaluate", len(rows) if hasattr(rows, "__len__") else 0) as advance:
+        report: Any
+        if recipe.task == "autoencoding":
+            from ..evaluation import reconstruct
+
+            report = reconstruct(
+                cast(Any, model), images, recipe.augment, split=split, batch_size=batch, progress=advance
+            )
+        else:
+            from ..evaluation import classify
+
+            report = classify(
+                model, images, recipe.augment, split=split, batch_size=batch, real_labels=real, progress=advance
+            )
+    report.save(output)
+    if as_json:
+        print_json({"run": str(run), "which": which, "split": split, **report.to_json(), "folder": str(output)})
+    elif recipe.task == "autoencoding":
+        deviation = f"± {report.loss_std:.4f} over images"
+        print(f"reconstruction loss {report.loss:.4f} {deviation}, {report.images} images of the {split} split")
+        print(f"metrics.json in {output}; next: crate reconstruct {run}")
+    else:
+        _show(report, f"{run}, {which} model, {split} split", output)
+
+
+def _show(report: Any, title: str, folder: Path) -> None:
     print_table(
-        f"{run}, {which} model, {split} split",
+        title,
         ("class", "images", "accuracy"),
         [
             (row["class"], str(row["images"]), "" if row["accuracy"] is None else f"{row['accuracy']:.2%}")

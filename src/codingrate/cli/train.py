@@ -31,17 +31,23 @@ def train(
     loaded = load_recipe(recipe, changes, variant)
     folder = output or Path("runs") / "-".join(filter(None, (Path(recipe).stem, variant)))
     result = train_run(loaded, folder, resume=resume, quiet=as_json)
+    _leave_processes()
     if int(os.environ.get("RANK", "0")):
         return
-    figures = {"top1": result.metrics["top1"], "top5": result.metrics["top5"], "loss": result.metrics["loss"]}
     if as_json:
-        print_json({"run": str(folder), "seconds": result.seconds, "parameters": result.parameters, **figures})
+        print_json({"run": str(folder), "seconds": result.seconds, "parameters": result.parameters, **result.figures})
         return
-    print(
-        f"top-1 {figures['top1']:.2%}, top-5 {figures['top5']:.2%}, test loss {figures['loss']:.4f} "
-        f"with {result.parameters:,} parameters in {result.seconds:.0f} s"
-    )
+    print(f"{result.headline} with {result.parameters:,} parameters in {result.seconds:.0f} s")
     print(f"run: {folder}; next: crate evaluate {folder}")
+
+
+def _leave_processes() -> None:
+    """Wait for the other processes and part from them: one that ends early takes gloo's threads down with it."""
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.barrier()
+        distributed.destroy_process_group()
 
 
 def recipes(

@@ -1,4 +1,6 @@
-"""Data: one way to name a dataset, images decoded and cropped in loader workers, augmented in batches on the device."""
+"""Data: one way to name a dataset. Images are decoded and cropped in loader workers and augmented in batches on the
+device; text is tokenised once into a file of ids, from which blocks are read.
+"""
 
 from __future__ import annotations
 
@@ -8,38 +10,117 @@ from .. import _lazy
 
 if TYPE_CHECKING:
     from .augment import Augment
+    from .blocks import Blocks, RandomBlocks
     from .catalogue import dataset_names
     from .decode import CorruptImages, UnreadableImageError, decode_image
-    from .loading import Batch, ImageRows, ImageStream, Row, collate, torch_dataset
+    from .documents import Documents, TextDocuments
+    from .files import read_image
+    from .glue import GLUE, GlueTask
+    from .loading import (
+        Batch,
+        ImageRows,
+        ImageStream,
+        ViewBatch,
+        ViewRows,
+        ViewStream,
+        collate,
+        collate_views,
+        torch_dataset,
+    )
+    from .masking import Masking, mask_own_tokens, mask_tokens
+    from .packing import Tokens, pack_text, read_tokens, token_cache
+    from .reading import Row, ViewRow
+    from .sentence_rows import SentenceRow, SentenceRows, pad_batch
+    from .sentences import SentenceData, load_sentences
     from .sources import ImageData, load_images
     from .splits import stratified_split
-    from .transforms import BatchAugment
+    from .text import TextData, load_text
+    from .text_sources import text_names
+    from .tokenizers import check_tokenizer, id_count, load_tokenizer
+    from .transforms import BatchAugment, ViewAugment
+    from .views import Views, view_augments
 
 __all__ = [
+    "GLUE",
     "Augment",
     "Batch",
     "BatchAugment",
+    "Blocks",
     "CorruptImages",
+    "Documents",
+    "GlueTask",
     "ImageData",
     "ImageRows",
     "ImageStream",
+    "Masking",
+    "RandomBlocks",
     "Row",
+    "SentenceData",
+    "SentenceRow",
+    "SentenceRows",
+    "TextData",
+    "TextDocuments",
+    "Tokens",
     "UnreadableImageError",
+    "ViewAugment",
+    "ViewBatch",
+    "ViewRow",
+    "ViewRows",
+    "ViewStream",
+    "Views",
+    "check_tokenizer",
     "collate",
+    "collate_views",
     "dataset_names",
     "decode_image",
+    "id_count",
     "load_images",
+    "load_sentences",
+    "load_text",
+    "load_tokenizer",
+    "mask_own_tokens",
+    "mask_tokens",
+    "pack_text",
+    "pad_batch",
+    "read_image",
+    "read_tokens",
     "stratified_split",
+    "text_names",
+    "token_cache",
     "torch_dataset",
+    "view_augments",
 ]
 
 _HOMES = {
     "augment": ("Augment",),
+    "blocks": ("Blocks", "RandomBlocks"),
     "catalogue": ("dataset_names",),
     "decode": ("CorruptImages", "UnreadableImageError", "decode_image"),
-    "loading": ("Batch", "ImageRows", "ImageStream", "Row", "collate", "torch_dataset"),
+    "documents": ("Documents", "TextDocuments"),
+    "files": ("read_image",),
+    "glue": ("GLUE", "GlueTask"),
+    "loading": (
+        "Batch",
+        "ImageRows",
+        "ImageStream",
+        "ViewBatch",
+        "ViewRows",
+        "ViewStream",
+        "collate",
+        "collate_views",
+        "torch_dataset",
+    ),
+    "masking": ("Masking", "mask_own_tokens", "mask_tokens"),
+    "packing": ("Tokens", "pack_text", "read_tokens", "token_cache"),
+    "reading": ("Row", "ViewRow"),
+    "sentence_rows": ("SentenceRow", "SentenceRows", "pad_batch"),
+    "sentences": ("SentenceData", "load_sentences"),
     "sources": ("ImageData", "load_images"),
     "splits": ("stratified_split",),
-    "transforms": ("BatchAugment",),
+    "text": ("TextData", "load_text"),
+    "text_sources": ("text_names",),
+    "tokenizers": ("check_tokenizer", "id_count", "load_tokenizer"),
+    "transforms": ("BatchAugment", "ViewAugment"),
+    "views": ("Views", "view_augments"),
 }
 __getattr__, __dir__ = _lazy.attach(__name__, {name: home for home, names in _HOMES.items() for name in names})

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import CrateError, unknown_name
+from ..errors import CrateError
 from .arrays import open_digits
 from .catalogue import BUILT_IN, KNOWN, Known, dataset_names
 from .columns import Encode, find_columns, label_names, label_values, names_of, undecoded
+from .hub import is_hub_id, local_path, open_hub
 from .local import open_local
 from .splits import HeldOut, choose_splits, stratified_split
 
@@ -72,7 +72,7 @@ def load_images(
     image, label = find_columns(name, train, image_column, label_column, hints)
     if test is not None:
         find_columns(f"the test split of {name}", test, image, label, hints)
-    if streaming and known is None and label_names(train, label) is None and _is_hub(name):
+    if streaming and known is None and label_names(train, label) is None and is_hub_id(name):
         raise CrateError(
             f"{name} carries no class names, and a hub stream is too long to look; use it without streaming"
         )
@@ -90,37 +90,10 @@ def _open(name: str, path: str | Path | None, known: Known | None, streaming: bo
     if path is not None:
         return open_local(Path(path).expanduser(), streaming)
     if known is not None:
-        return _open_hub(name, known.hub, known, streaming)
-    local = Path(name).expanduser()
-    if local.exists():
-        return open_local(local, streaming)
-    if _is_hub(name):
-        return _open_hub(name, name, None, streaming)
-    if "/" in name or "\\" in name or local.suffix or name.startswith("~"):
-        raise CrateError(f"no such file or folder: {local}")
-    raise unknown_name("dataset", name, dataset_names())
-
-
-def _is_hub(name: str) -> bool:
-    is_file = Path(name).exists() or Path(name).suffix in (".parquet", ".arrow")
-    return bool(re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name)) and not is_file
-
-
-def _open_hub(name: str, hub: str, known: Known | None, streaming: bool) -> dict[str, Any]:
-    import datasets
-
-    try:
-        if known is None:
-            return dict(datasets.load_dataset(hub, streaming=streaming))
-        parts = {"train": known.train, **({"test": known.test} if known.test else {})}
-        return {split: datasets.load_dataset(hub, split=there, streaming=streaming) for split, there in parts.items()}
-    except Exception as error:  # no network, no such set, gated, damaged: all end in the same advice
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        where = "" if name == hub else f" ({hub} on the Hugging Face hub)"
-        lead = (
-            f"cannot load {name!r}{where}" if known else f"{name!r} is no local path and cannot be loaded from the hub"
-        )
-        raise CrateError(f"{lead}; give the path of a local copy [{reason}]") from error
+        splits = {"train": known.train, **({"test": known.test} if known.test else {})}
+        return open_hub(name, known.hub, streaming, splits=splits)
+    local = local_path(name, dataset_names())
+    return open_hub(name, name, streaming) if local is None else open_local(local, streaming)
 
 
 def _prepare_rows(

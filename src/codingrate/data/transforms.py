@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from .augment import Augment
+from .views import Views, view_augments
 
 
 class BatchAugment(nn.Module):
@@ -38,6 +39,28 @@ class BatchAugment(nn.Module):
                 pixels = operation(pixels)
             pixels = (pixels - self.mean) / self.std
             return pixels if self.erase is None else self.erase(pixels)
+
+
+class ViewAugment(nn.Module):
+    """uint8 views of images, a tensor (views, batch, channels, side, side) for each size, to normalised floats.
+
+    The first global view, the second and the local ones each have an augmentation of their own. All local views pass
+    through theirs as one batch, in which every image still draws for itself.
+    """
+
+    def __init__(self, augment: Augment, views: Views) -> None:
+        super().__init__()
+        first, second, local = view_augments(augment, views)
+        self.globals = nn.ModuleList([BatchAugment(first), BatchAugment(second)])
+        self.local = BatchAugment(local)
+
+    def forward(self, views: Sequence[Tensor], seed: int | None = None) -> list[Tensor]:
+        """With a `seed` the same views come out bit for bit the same, and the global generators are left alone."""
+        seeds = [None] * 3 if seed is None else [3 * seed + kind for kind in range(3)]  # no two views share a seed
+        shown = [torch.stack([self.globals[kind](views[0][kind], seeds[kind]) for kind in range(2)])]
+        for group in views[1:]:
+            shown.append(self.local(group.flatten(0, 1), seeds[2]).unflatten(0, group.shape[:2]))
+        return shown
 
 
 @contextlib.contextmanager

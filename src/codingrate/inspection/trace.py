@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
+from ..models.distillation import CrateForSelfDistillation
 from ..models.layers import DecoderLayer, EncoderLayer
 from ..operators import SubspaceAttention
 
@@ -37,7 +38,7 @@ class ForwardTrace:
         if isinstance(module, DecoderLayer):
             seen = self.compressed[layer]
         with torch.no_grad():
-            weights: Tensor = module.attention(module.attention_norm(seen), self.mask, True)[1]
+            weights: Tensor = module.attention(module.attention_input(seen), self.mask, True)[1]
         return weights
 
 
@@ -50,7 +51,8 @@ def trace(model: CratePreTrainedModel, inputs: Tensor | Mapping[str, Any]) -> Fo
     if isinstance(inputs, Tensor):
         inputs = {"pixel_values" if model.config.modality == "vision" else "input_ids": inputs}
     output = model(**inputs, output_hidden_states=True, return_dict=True)
-    layers = tuple(m for m in model.modules() if isinstance(m, (EncoderLayer, DecoderLayer)))
+    passed = model.teacher if isinstance(model, CrateForSelfDistillation) else model  # what `output` went through
+    layers = tuple(m for m in passed.modules() if isinstance(m, (EncoderLayer, DecoderLayer)))
     if not layers:
         raise CrateError(f"{type(model).__name__} has no layers to look into")
     mask = inputs.get("attention_mask")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .base import CrateModel, CratePreTrainedModel
     from .classifier import CrateForImageClassification
     from .config import CrateConfig
+    from .distillation import CrateForSelfDistillation
     from .language import CrateForCausalLM, CrateForMaskedLM, CrateForSequenceClassification
     from .presets import build_config, create_model, list_models
     from .released import load_released
@@ -21,6 +22,7 @@ __all__ = [
     "CrateForImageClassification",
     "CrateForMaskedAutoencoding",
     "CrateForMaskedLM",
+    "CrateForSelfDistillation",
     "CrateForSequenceClassification",
     "CrateModel",
     "CratePreTrainedModel",
@@ -38,6 +40,7 @@ __getattr__, __dir__ = _lazy.attach(
         "CrateForImageClassification": "classifier",
         "CrateForMaskedAutoencoding": "autoencoder",
         "CrateForMaskedLM": "language",
+        "CrateForSelfDistillation": "distillation",
         "CrateForSequenceClassification": "language",
         "CrateModel": "base",
         "CratePreTrainedModel": "base",

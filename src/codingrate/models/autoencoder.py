@@ -21,10 +21,16 @@ def kept_patches(patches: int, ratio: float) -> int:
     return int(patches * (1 - ratio) + 1e-9)  # 10 patches at ratio 0.9 keep one, whatever 1 − 0.9 rounds to
 
 
-def random_mask(batch: int, patches: int, ratio: float, device: torch.device | None = None) -> Tensor:
+def random_mask(
+    batch: int,
+    patches: int,
+    ratio: float,
+    device: torch.device | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
     """A mask (batch, N), True = removed, with exactly N − ⌊N(1 − ratio)⌋ patches removed of every image."""
     kept = kept_patches(patches, ratio)
-    rank = torch.rand(batch, patches, device=device).argsort(dim=1).argsort(dim=1)
+    rank = torch.rand(batch, patches, device=device, generator=generator).argsort(dim=1).argsort(dim=1)
     return rank >= kept
 
 
@@ -46,6 +52,12 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
 
     def __init__(self, config: CrateConfig) -> None:
         self.expect_modality(config, "vision")
+        kept = kept_patches(config.num_patches, config.mask_ratio)
+        if not 0 < kept < config.num_patches:
+            raise CrateError(
+                f"mask_ratio {config.mask_ratio} keeps {kept} of {config.num_patches} patches; "
+                "change it, patch_size or image_size so that some are kept and some removed"
+            )
         super().__init__(config)
         d = config.hidden_size
         self.crate = CrateModel(config)
@@ -102,8 +114,11 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
         z = self.decoder_norm(trace.run(self.decoder_layers, z))
         reconstruction = self.leave_decoder(z, grid)
 
+        counted = mask if self.config.loss_on == "masked" else torch.ones_like(mask)
+        errors = self.patch_errors(patches, reconstruction) * counted
         output = CrateAutoencoderOutput(
-            loss=self.regularized(self.reconstruction_loss(patches, reconstruction, mask)),
+            loss=self.regularized(errors.sum() / counted.sum().clamp(min=1)),
+            losses=errors.sum(dim=1) / counted.sum(dim=1).clamp(min=1),
             reconstruction=reconstruction,
             mask=mask,
             **trace.outputs(),
@@ -152,13 +167,10 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
             z = z - positions.for_grid(grid)
         return self.predict(z[:, int(self.config.class_token) :])
 
-    def reconstruction_loss(self, patches: Tensor, reconstruction: Tensor, mask: Tensor) -> Tensor:
-        """Mean squared error per pixel, over all patches or over the removed ones."""
+    def patch_errors(self, patches: Tensor, reconstruction: Tensor) -> Tensor:
+        """Mean squared error per pixel of every patch, (batch, N)."""
         targets = reconstruction_targets(patches, self.config.normalize_pixels)
-        error = (reconstruction - targets).square().mean(dim=-1)  # (batch, N)
-        if self.config.loss_on == "all":
-            return error.mean()
-        return (error * mask).sum() / mask.sum().clamp(min=1)
+        return (reconstruction - targets).square().mean(dim=-1)
 
     def image(self, reconstruction: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         """Reconstructed patches as images (batch, channels, height, width), in the input's normalisation."""

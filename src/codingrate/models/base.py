@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache
 
 from ..errors import CrateError
 from ..operators import (
     TSSA,
     DictionarySparsifier,
+    OutputMap,
     OvercompleteDictionary,
+    Past,
     SubspaceAttention,
     orthogonality_gap,
 )
+from .cache import LayerPast, adopt, tokens_seen, visible_with_past
 from .config import CrateConfig
 from .embedding import PatchEmbedding, PositionTable, TextEmbedding
 from .layers import DecoderLayer, EncoderLayer, Synthesis
@@ -36,14 +41,25 @@ class Trace:
     compressed: list[Tensor] = field(default_factory=list)
     attentions: list[Tensor] = field(default_factory=list)
 
-    def run(self, layers: nn.ModuleList, z: Tensor, mask: Tensor | None = None, queries: int | None = None) -> Tensor:
+    def run(
+        self,
+        layers: nn.ModuleList,
+        z: Tensor,
+        mask: Tensor | None = None,
+        queries: int | None = None,
+        past: Sequence[Past] = (),
+    ) -> Tensor:
         """Z through the layers, writing down what was asked for; the first Z is the caller's to write.
 
-        Where nothing is written down the last layer may leave out all but the first `queries` tokens.
+        Where nothing is written down the last layer may leave out all but the first `queries` tokens. `past` is what
+        each layer has kept of earlier tokens.
         """
         for index, layer in enumerate(layers):
             last = index == len(layers) - 1 and not self.states and not self.weights
-            z, compressed, attention = layer(z, mask, self.weights, *([queries] if last and queries else []))
+            options: tuple[Any, ...] = (queries,) if last and queries else ()
+            if past:
+                options = (*(options or (None,)), past[index])
+            z, compressed, attention = layer(z, mask, self.weights, *options)
             if self.states:
                 self.compressed.append(compressed)
                 self.hidden.append(z)
@@ -108,7 +124,9 @@ class CratePreTrainedModel(PreTrainedModel):
         if self.config.initializer == "xavier":
             init.xavier_uniform_(module.weight)
         elif self.config.initializer == "normal":
-            init.normal_(module.weight, std=self.config.initializer_range)
+            scaled = self.config.scaled_output_init and isinstance(module, OutputMap)
+            branches = 2 * self.config.num_hidden_layers if scaled else 1
+            init.normal_(module.weight, std=self.config.initializer_range / math.sqrt(branches))
         else:  # what nn.Linear does by itself
             init.kaiming_uniform_(module.weight, a=math.sqrt(5))
             bias = 1 / math.sqrt(module.in_features)
@@ -160,6 +178,17 @@ class CratePreTrainedModel(PreTrainedModel):
             save_image_processor(self.config, save_directory)
 
 
+def _real(attention_mask: Tensor | None, z: Tensor, seen: int | Tensor) -> Tensor | None:
+    """The caller's mask as booleans: which tokens are real, or which pairs are visible where it has four axes."""
+    if attention_mask is None or (attention_mask.ndim == 4 and attention_mask.dtype == torch.bool):
+        return attention_mask
+    batch, tokens = z.shape[:2]
+    expected = (batch, seen + tokens if isinstance(seen, int) else attention_mask.shape[-1])
+    if tuple(attention_mask.shape) != expected:
+        raise CrateError(f"attention_mask has shape {tuple(attention_mask.shape)}; expected {expected}")
+    return attention_mask.bool()
+
+
 def _gaps(layer: nn.Module) -> dict[str, Tensor]:
     gaps = {}
     attention = layer.attention
@@ -203,6 +232,8 @@ class CrateModel(CratePreTrainedModel):
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
@@ -212,29 +243,55 @@ class CrateModel(CratePreTrainedModel):
         """Images or ids to Z^{L+1} (batch, n, d); `attention_mask` (batch, n) is 1 where a token is real.
 
         With `queries`, and unless the inside is asked for, the last layer computes only so many tokens from the front.
+        A causal text model goes on from the tokens in `past_key_values`, any cache of transformers, or starts one with
+        `use_cache=True`; `attention_mask` then counts earlier tokens as well. It hands the cache out unless
+        `use_cache=False`.
         """
         trace = self.trace(output_hidden_states, output_attentions)
+        cache = self.cache(past_key_values, use_cache)
+        past: list[LayerPast] = []
         mask = None
         if self.config.modality == "vision":
             if pixel_values is None:
                 raise CrateError("pixel_values is missing; a vision model reads (batch, channels, height, width)")
             z = self.embedding(pixel_values)
         else:
+            seen = tokens_seen(cache)
             z = self.embedding(
                 input_ids,
                 inputs_embeds=inputs_embeds,
                 position_ids=position_ids,
                 token_type_ids=token_type_ids,
+                attention_mask=attention_mask,
+                seen=seen,
             )
-            if attention_mask is not None:
-                if attention_mask.shape != z.shape[:2]:
-                    raise CrateError(
-                        f"attention_mask has shape {tuple(attention_mask.shape)}; expected {tuple(z.shape[:2])}"
-                    )
-                mask = attention_mask.bool()
-        z = trace.run(self.layers, trace.start(z), mask, queries)
-        output = CrateModelOutput(last_hidden_state=self.norm(z), **trace.outputs())
+            mask = _real(attention_mask, z, seen)
+            if cache is not None:
+                past = [LayerPast(cache, index, seen) for index in range(len(self.layers))]
+                if mask is None or mask.ndim == 2:
+                    mask = visible_with_past(cache, seen, mask, z.shape[1], z.device)
+        z = trace.run(self.layers, trace.start(z), mask, queries, past)
+        kept = None if use_cache is False else cache
+        output = CrateModelOutput(last_hidden_state=self.norm(z), past_key_values=kept, **trace.outputs())
         return output if self.returns_dict(return_dict) else output.to_tuple()
+
+    def cache(self, given: Cache | None, wanted: bool | None) -> Cache | None:
+        """The cache to go on with: the one given, a new one where it is wanted, or none."""
+        if given is None and not wanted:
+            return None
+        layers = cast("list[EncoderLayer]", list(self.layers))
+        kept = layers[0].attention.kept_tensors
+        if not self.config.causal or not kept:
+            kind = f"attention {self.config.attention!r}" if self.config.causal else "a model without causal=True"
+            raise CrateError(f"{kind} keeps nothing of earlier tokens; take use_cache=False")
+        if self.training and layers[0].gradient_checkpointing:  # what a layer keeps would be kept twice
+            if given is None:
+                return None
+            raise CrateError("past_key_values cannot be used while gradient checkpointing computes layers twice")
+        cache = DynamicCache() if given is None else given
+        if kept == 1:
+            adopt(cache)
+        return cache
 
     def trace(self, states: bool | None, weights: bool | None) -> Trace:
         """What to write down: the caller's word, else the config's."""

@@ -6,7 +6,7 @@ import argparse
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,7 +21,10 @@ _WRAPPERS = ("state_dict", "model")
 """Where training scripts keep the weights, beside optimizer, epoch and the like."""
 _PREFIXES = ("module.", "_orig_mod.")
 """What data-parallel training and compilation put in front of every key."""
-_SAVED = re.compile(r".*\.safetensors(\.index\.json)?|(config|preprocessor_config|generation_config)\.json")
+_SAVED = re.compile(
+    r".*\.safetensors(\.index\.json)?|(config|preprocessor_config|generation_config)\.json"
+    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt|chat_template\.jinja"
+)
 """Files that saving a model writes, and that a later save may replace."""
 
 
@@ -103,6 +106,22 @@ def listed(names: list[str], limit: int = 3) -> str:
     """The first few names, and how many more there are."""
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def plain_numbers(name: str, tensor: Tensor) -> Tensor:
+    """A stored tensor in float32 with memory of its own; one that is no table of finite numbers is refused."""
+    if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.is_meta:
+        raise CrateError(f"{name} is {tensor.dtype}, {tensor.layout} on {tensor.device}; expected plain numbers")
+    value = tensor.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    if not value.isfinite().all():
+        raise CrateError(f"{name} holds NaN or infinity; the file is damaged")
+    return value
+
+
+def note_casts(tensors: Iterable[Tensor], report: Callable[[str], None]) -> None:
+    """Say which kinds of numbers were stored, where they were others than ours."""
+    if kinds := {str(tensor.dtype) for tensor in tensors} - {"torch.float32"}:
+        report(f"stored as {listed(sorted(kinds))}: cast to torch.float32")
 
 
 def check_destination(directory: Path, overwrite: bool) -> None:

@@ -41,6 +41,8 @@ class CrateConfig(PreTrainedConfig):
     skip: Literal["normalized", "residual"] = "normalized"
     """Where the skip around attention starts: LN(Z) + MSSA(LN(Z)), the paper's pseudocode, or
     Z + MSSA(LN(Z)), the released code and every black-box transformer."""
+    norm: Literal["pre", "post"] = "pre"
+    """LayerNorm before each half of a layer, or, in BERT and RoBERTa, after its skip: LN(Z + MSSA(Z))."""
     step_size: float | int = 0.1
     """Step η of ISTA."""
     sparsity: float | int = 0.1
@@ -49,6 +51,8 @@ class CrateConfig(PreTrainedConfig):
     """Constant α of the `prox` sparsifier."""
     expansion: int = 4
     """Hidden width of `mlp` and dictionary width of `odl`, in units of d."""
+    activation: Literal["gelu", "gelu-tanh"] = "gelu"
+    """Activation of `mlp`: GELU, or its approximation by a tanh, which GPT-2 was trained with."""
     attention_scale: float | int | None = None
     """Factor inside the softmax. None: p^-½ (pseudocode, released code); `mssa-tied`: 1 (the equations)."""
     coding_precision: float | int = 0.5
@@ -85,12 +89,18 @@ class CrateConfig(PreTrainedConfig):
     """Number of token ids."""
     max_position_embeddings: int = 514
     """Rows of the position table of a text model."""
+    position_offset: int = 0
+    """Row of the first token. RoBERTa takes 2, numbers only tokens that are not padding, and gives padding row 1."""
     type_vocab_size: int = 0
     """Rows of the token-type table; 0 leaves it out."""
     embedding_norm: bool = False
     """LayerNorm on the sum of the text embeddings."""
     pad_token_id: int | None = None
     """Id of padding."""
+    bos_token_id: int | None = None
+    """Id that begins a text, a generated one without a prompt too."""
+    eos_token_id: int | list[int] | None = None
+    """Id or ids that end a generated text."""
 
     # From tokens to the task
     final_norm: bool = False
@@ -109,6 +119,8 @@ class CrateConfig(PreTrainedConfig):
     """Linear maps: PyTorch's default (released classifier), Xavier-uniform (MAE) or N(0, 0.02²) (language)."""
     initializer_range: float | int = 0.02
     """Standard deviation of normal initialisation."""
+    scaled_output_init: bool = False
+    """Whether the maps that end attention and MLP are drawn smaller, N(0, 0.02²/2L), as in nanoGPT."""
 
     # The masked autoencoder (paper 3.3, 4.1.2)
     mask_ratio: float | int = 0.75
@@ -127,11 +139,24 @@ class CrateConfig(PreTrainedConfig):
     normalize_pixels: bool = False
     """Whether each target patch is centred and scaled to unit variance."""
 
+    # Self-distillation (paper 4.1.3)
+    projection_head: Literal["released", "paper"] = "released"
+    """Head of student and teacher: DINO's with prototypes, or the paper's equation, three maps of width d."""
+    projection_hidden: int = 2048
+    """Hidden width of the released projection head."""
+    projection_bottleneck: int = 256
+    """Width of the unit vectors its prototypes are compared with."""
+    prototypes: int = 65536
+    """Rows P of its last map, the number of scores."""
+    normalize_prototypes: bool = True
+    """Whether prototypes keep unit length: DINO advises no for its small model, yes for its base."""
+
     def __post_init__(self, **kwargs: Any) -> None:
         for key in kwargs:  # transformers keeps what it does not know; a slip of the finger is not such a thing
             if difflib.get_close_matches(key, type(self).field_names(), n=1, cutoff=0.85):
                 raise unknown_name("config field", key, type(self).field_names())
         super().__post_init__(**kwargs)
+        self.architectures = self.architectures or []  # an Auto class of several models looks through them
         self.check()
 
     @classmethod
@@ -149,13 +174,21 @@ class CrateConfig(PreTrainedConfig):
         SPARSIFIERS.check(self.sparsifier)
         d, K = self.hidden_size, self.num_attention_heads
         counts = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_channels", "expansion")
-        for name in counts:
+        for name in (*counts, "projection_hidden", "projection_bottleneck", "prototypes"):
             if getattr(self, name) < 1:
                 raise CrateError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.head_dim is None and d % K:
             raise CrateError(
                 f"num_attention_heads {K} does not divide hidden_size {d}; choose a divisor or set head_dim"
             )
+        if self.norm == "post" and (self.modality != "text" or self.skip != "residual"):
+            raise CrateError("norm 'post' needs modality='text' and skip='residual'; take norm='pre'")
+        if not 0 <= self.position_offset < self.max_position_embeddings:
+            raise CrateError(f"position_offset is {self.position_offset}; it must be a row of the position table")
+        if self.position_offset and self.causal:
+            raise CrateError("position_offset is for masked models; a causal one counts from 0")
+        if self.scaled_output_init and self.initializer != "normal":
+            raise CrateError(f"scaled_output_init needs initializer='normal', not {self.initializer!r}; take it off")
         if not 0 <= self.dropout < 1:
             raise CrateError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
         if not isinstance(self.image_size, int) and len(self.image_size) != 2:
@@ -183,6 +216,11 @@ class CrateConfig(PreTrainedConfig):
     def subspace_dim(self) -> int:
         """Dimension p of each subspace."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest text the position table has rows for."""
+        return self.max_position_embeddings - self.position_offset
 
     @property
     def image_sides(self) -> tuple[int, int]:
@@ -232,6 +270,7 @@ class CrateConfig(PreTrainedConfig):
             sparsity=self.sparsity,
             alpha=self.prox_alpha,
             expansion=self.expansion,
+            activation=self.activation,
             orthonormal=self.orthogonality == "parametrize",
             dropout=self.dropout,
         )

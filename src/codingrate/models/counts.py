@@ -43,7 +43,7 @@ def count_model(name: str) -> ModelCount:
         heads=config.num_attention_heads,
         parameters=sum(p.numel() for p in model.parameters()),
         frozen=sum(p.numel() for p in model.parameters() if not p.requires_grad),
-        flops=flops // config.max_position_embeddings if text else flops,
+        flops=flops // config.max_tokens if text else flops,
         unit="token" if text else "image",
     )
 
@@ -56,7 +56,7 @@ def forward_flops(model: CratePreTrainedModel) -> int:
     """
     config = model.config
     if config.modality == "text":
-        tokens = config.max_position_embeddings
+        tokens = config.max_tokens
         return _layers(model, tokens) + tokens * _maps(model)
     patches, front = config.num_patches, int(config.class_token)
     embed = patches * 2 * config.patch_dim * config.hidden_size

@@ -150,8 +150,13 @@ class TextEmbedding(nn.Module):
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        seen: int | Tensor = 0,
     ) -> Tensor:
-        """Ids (batch, n), or embeddings (batch, n, d) in their place, to tokens (batch, n, d)."""
+        """Ids (batch, n), or embeddings (batch, n, d) in their place, to tokens (batch, n, d).
+
+        `position_ids` are rows of the table; left out they are counted, on from the `seen` tokens before these.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             raise CrateError("give either input_ids or inputs_embeds")
         if input_ids is not None and (input_ids.ndim != 2 or input_ids.is_floating_point()):
@@ -160,15 +165,36 @@ class TextEmbedding(nn.Module):
             )
         tokens = self.words(input_ids) if inputs_embeds is None else inputs_embeds
         length = tokens.shape[1]
-        if length > self.config.max_position_embeddings:
+        if isinstance(seen, int) and seen + length > self.config.max_tokens:
+            offset = self.config.position_offset
             raise CrateError(
-                f"sequence of {length} tokens is longer than max_position_embeddings "
-                f"{self.config.max_position_embeddings}; shorten it"
+                f"sequence of {seen + length} tokens is longer than max_position_embeddings "
+                f"{self.config.max_position_embeddings}{f' less position_offset {offset}' * bool(offset)}; shorten it"
             )
         if self.positions is not None:
+            if position_ids is None:
+                position_ids = self.count(input_ids, attention_mask, length, seen)
             table = self.positions.weight
-            tokens = tokens + (table[:length] if position_ids is None else table[position_ids])
+            tokens = tokens + (table[:length] if position_ids is None else F.embedding(position_ids, table))
         if self.types is not None:
             types = tokens.new_zeros(tokens.shape[:2], dtype=torch.long) if token_type_ids is None else token_type_ids
             tokens = tokens + self.types(types)
         return self.dropout(self.norm(tokens))
+
+    def count(
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, length: int, seen: int | Tensor
+    ) -> Tensor | None:
+        """Positions (batch or 1, n) of the tokens in the table, None for the first n rows.
+
+        A causal model counts from the first real token, so that padding on the left changes nothing. With an offset
+        padding is known by its id, as in RoBERTa.
+        """
+        offset, padding = self.config.position_offset, self.config.pad_token_id
+        if offset and input_ids is not None and padding is not None:
+            real = (input_ids != padding).long()
+            return real.cumsum(-1) * real + offset - 1
+        if self.config.causal and attention_mask is not None and attention_mask.ndim == 2:
+            return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+        if isinstance(seen, int) and seen + offset == 0:
+            return None
+        return (torch.arange(length, device=self.words.weight.device) + seen + offset)[None]

@@ -7,10 +7,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import GenerationConfig, GenerationMixin
 from transformers import initialization as init
+from transformers.cache_utils import Cache
 
 from ..errors import CrateError
 from .base import CrateModel, CratePreTrainedModel
+from .cache import tokens_seen, visible_with_past
 from .config import CrateConfig
 from .outputs import CrateModelOutput, CrateTaskOutput
 
@@ -35,6 +38,7 @@ class _TextModel(CratePreTrainedModel):
             hidden_states=body.hidden_states,
             compressed_states=body.compressed_states,
             attentions=body.attentions,
+            past_key_values=body.past_key_values,
         )
         return output if self.crate.returns_dict(return_dict) else output.to_tuple()
 
@@ -92,8 +96,11 @@ class CrateForMaskedLM(_TextModel):
         return self.answer(body, logits, loss, return_dict)
 
 
-class CrateForCausalLM(_TextModel):
-    """CRATE-GPT: causal layers, W^head Z over the vocabulary, each token predicting the next."""
+class CrateForCausalLM(_TextModel, GenerationMixin):
+    """CRATE-GPT: causal layers, W^head Z over the vocabulary, each token predicting the next.
+
+    `generate` is transformers', with any of its caches; those of `mssa` hold one tensor per layer (`models.cache`).
+    """
 
     _tied_weights_keys = {"head.weight": "crate.embedding.words.weight"}  # noqa: RUF012 (transformers' own form)
 
@@ -102,6 +109,8 @@ class CrateForCausalLM(_TextModel):
             raise CrateError("CrateForCausalLM needs causal=True")
         super().__init__(config)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.attention == "tssa":  # statistics of all tokens, taken anew at every step
+            self.generation_config.use_cache = False
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module:
@@ -116,17 +125,67 @@ class CrateForCausalLM(_TextModel):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> CrateTaskOutput | tuple[Any, ...]:
-        """Ids (batch, n) to logits (batch, n, vocabulary); `labels` are the ids themselves, shifted here."""
-        body = self.crate(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
-        logits = self.head(body.last_hidden_state)
+        """Ids (batch, n) to logits (batch, n, vocabulary); `labels` are the ids themselves, shifted here.
+
+        `logits_to_keep` asks for the last so many positions only, or for those listed; 0 is all. The ids continue
+        the sequences in `past_key_values`, whose tokens `attention_mask` counts as well.
+        """
+        body = self.crate(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            return_dict=True,
+            **kwargs,
+        )
+        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.head(body.last_hidden_state[:, keep])
         loss = None
         if labels is not None:
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+            if logits.shape[1] != labels.shape[1]:
+                raise CrateError("labels need the logits of every position; leave logits_to_keep at 0")
+            # Labels move, not logits: to leave out the last row of these would copy them all.
+            following = F.pad(labels[:, 1:], (0, 1), value=-100)
+            loss = F.cross_entropy(logits.flatten(0, 1), following.flatten())
         return self.answer(body, logits, loss, return_dict)
+
+    def create_masks_for_generate(
+        self,
+        *,
+        inputs_embeds: Tensor,
+        attention_mask: Tensor | None,
+        past_key_values: Cache,
+        **_: Any,
+    ) -> Tensor | None:
+        """Which tokens the new ones see, as a table of fixed shape: what `generate` gives a step it may compile."""
+        tokens, seen = inputs_embeds.shape[1], tokens_seen(past_key_values)
+        mask = None if attention_mask is None else attention_mask.bool()
+        return visible_with_past(past_key_values, seen, mask, tokens, inputs_embeds.device)
+
+    def _validate_generated_length(
+        self, generation_config: GenerationConfig, input_ids_length: int, has_default_max_length: bool
+    ) -> None:
+        """Refuse, before anything is computed, a text that the position table has no rows for."""
+        room, wanted = self.config.max_position_embeddings, generation_config.max_length
+        if input_ids_length >= room or wanted > room:
+            raise CrateError(
+                f"prompt of {input_ids_length} tokens and {max(wanted - input_ids_length, 1)} new ones are more than "
+                f"max_position_embeddings {room}; shorten the prompt or lower max_new_tokens"
+            )
+        super()._validate_generated_length(  # type: ignore[misc]
+            generation_config, input_ids_length, has_default_max_length
+        )
 
 
 class CrateForSequenceClassification(_TextModel):

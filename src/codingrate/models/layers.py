@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..operators import ATTENTION, SPARSIFIERS
+from ..operators import ATTENTION, SPARSIFIERS, Past
 from .config import CrateConfig
 
 
@@ -32,30 +32,46 @@ class EncoderLayer(Layer):
     """f^ℓ: Z^{ℓ+½} = LN(Z^ℓ) + MSSA(LN(Z^ℓ)),  Z^{ℓ+1} = ISTA(LN(Z^{ℓ+½}))   (paper 2.5, pseudocode).
 
     With `skip="residual"` the skip starts from Z^ℓ itself, as in the released code. A sparsifier that declares
-    itself residual (`mlp`, `odl`) gets a skip of the same kind.
+    itself residual (`mlp`, `odl`) gets a skip of the same kind. With `norm="post"`, BERT's order, the norms stand
+    behind: Z^{ℓ+½} = LN(Z^ℓ + MSSA(Z^ℓ)),  Z^{ℓ+1} = LN(Z^{ℓ+½} + MLP(Z^{ℓ+½})).
     """
 
     def __init__(self, config: CrateConfig) -> None:
         super().__init__()
         d, eps = config.hidden_size, config.layer_norm_eps
         self.normalized_skip = config.skip == "normalized"
+        self.norm_first = config.norm == "pre"
         self.attention_norm = nn.LayerNorm(d, eps=eps)
         self.attention = ATTENTION.create(config.attention, config.attention_spec)
         self.sparsifier = SPARSIFIERS.create(config.sparsifier, config.sparsifier_spec)
         self.sparsifier_norm = nn.LayerNorm(d, eps=eps) if self.sparsifier.uses_norm else nn.Identity()
 
     def forward(
-        self, z: Tensor, mask: Tensor | None = None, weights: bool = False, queries: int | None = None
+        self,
+        z: Tensor,
+        mask: Tensor | None = None,
+        weights: bool = False,
+        queries: int | None = None,
+        past: Past | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention; with `queries`, of that many front tokens only."""
-        y = self.attention_norm(z)
-        update, attention = self.attention(y, mask, weights, queries)
+        """Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention; with `queries`, of that many front tokens only.
+
+        With `past` the tokens continue a sequence, of which the attention keeps what it needs.
+        """
+        y = self.attention_input(z)
+        update, attention = self.attention(y, mask, weights, queries, past)
         compressed = (y if self.normalized_skip else z)[:, :queries] + update
-        x = self.sparsifier_norm(compressed)
+        if not self.norm_first:
+            compressed = self.attention_norm(compressed)
+        x = self.sparsifier_norm(compressed) if self.norm_first else compressed
         sparse = self.sparsifier(x)
         if self.sparsifier.residual:
             sparse = sparse + (x if self.normalized_skip else compressed)
-        return sparse, compressed, attention
+        return sparse if self.norm_first else self.sparsifier_norm(sparse), compressed, attention
+
+    def attention_input(self, z: Tensor) -> Tensor:
+        """What attention reads of Z^ℓ."""
+        return self.attention_norm(z) if self.norm_first else z
 
     def flops(self, tokens: int, queries: int | None = None) -> int:
         """Operations for one sequence of so many tokens."""
@@ -96,9 +112,13 @@ class DecoderLayer(Layer):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention."""
         synthesized = self.synthesis(self.synthesis_norm(z))
-        y = self.attention_norm(synthesized)
+        y = self.attention_input(synthesized)
         update, attention = self.attention(y, mask, weights)
         return (y if self.normalized_skip else synthesized) - update, synthesized, attention
+
+    def attention_input(self, z: Tensor) -> Tensor:
+        """What attention reads of Z^{ℓ+½}."""
+        return self.attention_norm(z)
 
     def flops(self, tokens: int) -> int:
         """Operations for one sequence of so many tokens."""

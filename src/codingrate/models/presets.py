@@ -29,7 +29,8 @@ _SIZES = {  # name: (width d, layers L, heads K)
     "base": (768, 12, 12),
     "large": (1024, 24, 16),
 }
-_BLACK_BOX = {"attention": "mhsa", "sparsifier": "mlp", "skip": "residual"}
+BLACK_BOX: Mapping[str, Any] = MappingProxyType({"attention": "mhsa", "sparsifier": "mlp", "skip": "residual"})
+"""What makes a black-box twin of a model."""
 _RELEASED_MAE = {
     "class_token": True,
     "positions": "sinusoidal",
@@ -78,7 +79,8 @@ def _presets() -> dict[str, Preset]:
         add(f"crate-bert-{size}", "CrateForMaskedLM", "paper 4.1.4", **_body(*shape), **bert)
     gpt = {
         "modality": "text", "positions": "sinusoidal", "max_position_embeddings": 1024, "vocab_size": 50304,
-        "causal": True, "final_norm": True, "initializer": "normal",
+        "causal": True, "final_norm": True, "initializer": "normal", "scaled_output_init": True,
+        "bos_token_id": 50256, "eos_token_id": 50256,
     }  # fmt: skip
     for size, shape in {"small": (512, 12, 8), "base": (768, 12, 12), "large": (1280, 36, 20)}.items():
         add(f"crate-gpt-{size}", "CrateForCausalLM", "paper 4.1.4", **_body(*shape), **gpt)
@@ -100,7 +102,7 @@ def _presets() -> dict[str, Preset]:
         )
 
     vit = {
-        **_BLACK_BOX,
+        **BLACK_BOX,
         "patch_norm": False,
         "num_labels": 1000,
         "layer_norm_eps": 1e-6,
@@ -114,12 +116,12 @@ def _presets() -> dict[str, Preset]:
         add(f"vit-{size}-patch16-224", image, "black-box twin", **_body(*shape), **vit, projection_bias=bias)
     add(
         "vit-mae-base", autoencoder, "black-box twin",
-        **_body(768, 12, 12), **{**mae, **_RELEASED_MAE, **_BLACK_BOX, "mask_space": "drop"},
+        **_body(768, 12, 12), **{**mae, **_RELEASED_MAE, **BLACK_BOX, "mask_space": "drop"},
         decoder="forward", decoder_layers=8, layer_norm_eps=1e-6,
     )  # fmt: skip
-    add("bert-base", "CrateForMaskedLM", "black-box twin", **_body(768, 12, 12), **_BLACK_BOX,
+    add("bert-base", "CrateForMaskedLM", "black-box twin", **_body(768, 12, 12), **BLACK_BOX,
         **{**bert, "positions": "learned"}, projection_bias=True)  # fmt: skip
-    add("gpt2-base", "CrateForCausalLM", "black-box twin", **_body(768, 12, 12), **_BLACK_BOX,
+    add("gpt2-base", "CrateForCausalLM", "black-box twin", **_body(768, 12, 12), **BLACK_BOX,
         **{**gpt, "positions": "learned", "vocab_size": 50257}, projection_bias=True)  # fmt: skip
     return presets
 
@@ -148,7 +150,13 @@ def create_model(name: str, **overrides: Any) -> CratePreTrainedModel:
     from .. import models
 
     entry = preset(name)
-    config = build_config({**entry.fields, **overrides})
+    words = overrides.get("vocab_size")
+    fields = {  # a vocabulary of one's own has other special ids
+        key: value
+        for key, value in entry.fields.items()
+        if not (key.endswith("_token_id") and isinstance(words, int) and value >= words)
+    }
+    config = build_config({**fields, **overrides})
     model: CratePreTrainedModel = getattr(models, entry.model)(config)
     return model
 

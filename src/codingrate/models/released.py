@@ -22,8 +22,9 @@ from torch import Tensor
 
 from ..errors import CrateError
 from .base import CratePreTrainedModel
-from .checkpoint_file import check_destination, listed, read_tensors, write_folder
+from .checkpoint_file import check_destination, listed, note_casts, plain_numbers, read_tensors, write_folder
 from .embedding import PositionTable
+from .foreign import load_foreign
 from .presets import build_config
 from .released_families import ALPHA, CLASSIFIER, DEMO, EMBEDDING, Family, detect, released_names
 
@@ -52,10 +53,18 @@ def load_released(
     where the positions are not a square grid. Each assumption is one call of `report`, by default a line of the
     logger `codingrate`, which prints to standard error. The skip is the released one, Z + MSSA(LN(Z)), and not
     the paper's LN(Z) + MSSA(LN(Z)).
+
+    A folder in which transformers saved a GPT-2 or RoBERTa (config.json and weights) becomes the black-box twin with
+    the same logits; it says everything itself, and takes none of the keywords.
     """
     say = logging.getLogger("codingrate").warning if report is None else report
     path = Path(path).expanduser()
     try:
+        if path.is_dir():
+            known = {"heads": heads, "sparsity": sparsity, "step_size": step_size, "image_size": image_size}
+            if given := [name for name, value in known.items() if value is not None]:
+                raise CrateError(f"is a folder, whose config.json says everything; leave out {listed(given)}")
+            return load_foreign(path, say)
         tensors = read_tensors(path)
         layout = read_layout(
             {key: tuple(tensor.shape) for key, tensor in tensors.items()},
@@ -74,7 +83,7 @@ def load_released(
 def convert(
     path: str | PathLike[str], directory: str | PathLike[str], *, overwrite: bool = False, **known: Any
 ) -> CratePreTrainedModel:
-    """Write a released checkpoint as a folder that `from_pretrained` opens, and hand back the model.
+    """Write a released checkpoint or a foreign folder as one that `from_pretrained` opens, and hand back the model.
 
     `known` goes to `load_released`. The folder appears complete or not at all; one with something in it is
     refused, and with `overwrite` replaced if it holds a saved model and nothing else.
@@ -234,8 +243,7 @@ def _build(layout: Layout, tensors: Mapping[str, Tensor], report: Report) -> Cra
         else:  # the output map of a single head, which the file leaves out
             values[ours] = torch.eye(*empty.shape) if empty.ndim == 2 else torch.zeros(empty.shape)
     model.load_state_dict(values, strict=True, assign=True)  # a frozen table stays frozen
-    if kinds := {str(tensors[theirs].dtype) for theirs in layout.names.values()} - {"torch.float32"}:
-        report(f"stored as {listed(sorted(kinds))}: cast to torch.float32")
+    note_casts((tensors[theirs] for theirs in layout.names.values()), report)
     if config.positions == "sinusoidal":
         _compare_positions(layout.family, model.get_submodule(f"{EMBEDDING}positions"), tensors, report)
     return model.eval()
@@ -256,14 +264,8 @@ def _value(ours: str, theirs: str, tensor: Tensor, shape: torch.Size, patch: int
         stored = (stored[0], 3, patch, patch)
     if tuple(tensor.shape) != stored:
         raise CrateError(f"{theirs} has shape {tuple(tensor.shape)}; expected {stored}")
-    if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.is_meta:
-        raise CrateError(f"{theirs} is {tensor.dtype}, {tensor.layout} on {tensor.device}; expected plain numbers")
-    if tensor.ndim == 4:
-        tensor = tensor.permute(0, 2, 3, 1)
-    value = tensor.detach().reshape(shape).to(torch.float32, copy=True, memory_format=torch.contiguous_format)
-    if not value.isfinite().all():
-        raise CrateError(f"{theirs} holds NaN or infinity; the file is damaged")
-    return value
+    value = plain_numbers(theirs, tensor)
+    return (value.permute(0, 2, 3, 1) if value.ndim == 4 else value).reshape(shape)
 
 
 def _compare_positions(

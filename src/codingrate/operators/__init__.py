@@ -1,12 +1,14 @@
 """Operators: attention that compresses tokens, sparsifiers that sparsify them, each chosen by name."""
 
-from .attention import MHSA, MSSA, SubspaceAttention, TiedMSSA
+from .attention import MHSA, MSSA, SubspaceAttention, TiedMSSA, visible_pairs
 from .orthogonality import orthogonality_gap, orthonormal_columns
+from .output import OutputMap
 from .registry import (
     ATTENTION,
     SPARSIFIERS,
     Attention,
     AttentionSpec,
+    Past,
     Registry,
     Sparsifier,
     SparsifierSpec,
@@ -34,7 +36,9 @@ __all__ = [
     "AttentionSpec",
     "DictionarySparsifier",
     "Keep",
+    "OutputMap",
     "OvercompleteDictionary",
+    "Past",
     "ProximalStep",
     "Registry",
     "SoftISTA",
@@ -44,4 +48,5 @@ __all__ = [
     "TiedMSSA",
     "orthogonality_gap",
     "orthonormal_columns",
+    "visible_pairs",
 ]

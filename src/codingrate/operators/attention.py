@@ -11,22 +11,28 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .orthogonality import orthonormal_columns
-from .registry import ATTENTION, Attention, AttentionSpec
+from .output import OutputMap
+from .registry import ATTENTION, Attention, AttentionSpec, Past
 
 
-def visible_pairs(queries: int, tokens: int, causal: bool, mask: Tensor | None, device: torch.device) -> Tensor | None:
+def visible_pairs(
+    queries: int, tokens: int, causal: bool, mask: Tensor | None, device: torch.device, seen: int | Tensor = 0
+) -> Tensor | None:
     """Which of the tokens (last axis) each query (second to last) may see, or None when all see all.
 
-    A token always sees itself, so that no row of the softmax is empty, not even for padding.
+    The first query is the token after `seen` others. A token always sees itself, so that no row of the softmax is
+    empty, not even for padding. A mask that is such a table already is handed out as it is.
     """
-    if mask is None and not causal:
+    if mask is not None and mask.ndim == 4:
+        return mask
+    if mask is None and (not causal or (queries == 1 and isinstance(seen, int) and seen + 1 == tokens)):
         return None
-    pairs = torch.ones(queries, tokens, dtype=torch.bool, device=device)
-    if causal:
-        pairs = pairs.tril()
+    place = torch.arange(tokens, device=device)
+    own = (torch.arange(queries, device=device) + seen)[:, None]
+    pairs = place <= own if causal else torch.ones(queries, tokens, dtype=torch.bool, device=device)
     if mask is not None:
         pairs = pairs & mask[:, None, None, :]  # (batch, 1, queries, tokens)
-    return pairs | torch.eye(queries, tokens, dtype=torch.bool, device=device)
+    return pairs | (place == own)
 
 
 def attend(
@@ -39,25 +45,20 @@ def attend(
     scale: float,
     dropout: float,
     weights: bool,
+    seen: int | Tensor = 0,
 ) -> tuple[Tensor, Tensor | None]:
-    """softmax(scale · query keyᵀ) value per head, (batch, heads, queries, head_dim); queries are the front tokens.
+    """softmax(scale · query keyᵀ) value per head, (batch, heads, queries, head_dim); queries follow `seen` tokens.
 
     Without `weights` no (tokens, tokens) matrix is ever held; with them the softmax is written out.
     """
+    plain = causal and mask is None and not weights and isinstance(seen, int) and seen == 0
+    pairs = None if plain else visible_pairs(query.shape[-2], key.shape[-2], causal, mask, query.device, seen)
     if not weights:
-        pairs = None if mask is None else visible_pairs(query.shape[-2], key.shape[-2], causal, mask, query.device)
         out = F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=pairs,
-            dropout_p=dropout,
-            is_causal=causal and mask is None,
-            scale=scale,
+            query, key, value, attn_mask=pairs, dropout_p=dropout, is_causal=plain, scale=scale
         )
         return out, None
     scores = (query @ key.mT) * scale
-    pairs = visible_pairs(query.shape[-2], key.shape[-2], causal, mask, query.device)
     if pairs is not None:
         scores = scores.masked_fill(~pairs, float("-inf"))
     attention = scores.softmax(dim=-1)
@@ -69,6 +70,7 @@ class _MultiHead(Attention):
 
     projections = 1
     """Maps of d × K·p from the tokens to the heads; one leads back."""
+    kept_tensors = 1
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__()
@@ -85,9 +87,19 @@ class _MultiHead(Attention):
         return x.transpose(1, 2).flatten(-2)
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, weights: bool
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        weights: bool,
+        past: Past | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention of all heads, joined: (batch, tokens, heads · head_dim)."""
+        """Attention of all heads, joined: (batch, tokens, heads · head_dim); keys and values of the past come first."""
+        seen: int | Tensor = 0
+        if past is not None:
+            seen = past.seen
+            key, value = past.update(key, value)
         out, attention = attend(
             query,
             key,
@@ -97,6 +109,7 @@ class _MultiHead(Attention):
             scale=self.scale,
             dropout=self.spec.dropout if self.training else 0.0,
             weights=weights,
+            seen=seen,
         )
         return self.join(out), attention
 
@@ -131,11 +144,11 @@ class SubspaceAttention(_MultiHead):
         return self.split(F.linear(z, self.subspaces()))
 
     def compress(
-        self, z: Tensor, mask: Tensor | None, weights: bool, queries: int | None = None
+        self, z: Tensor, mask: Tensor | None, weights: bool, queries: int | None = None, past: Past | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """[SSA(Z | U_1) … SSA(Z | U_K)], (batch, n, K·p)."""
         w = self.codes(z)
-        return self.attend(w[:, :, :queries], w, w, mask, weights)
+        return self.attend(w[:, :, :queries], w, w, mask, weights, past)
 
 
 @ATTENTION.register("mssa")
@@ -151,14 +164,19 @@ class MSSA(SubspaceAttention):
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
-        self.output = nn.Linear(self.inner, spec.dim, bias=spec.output_bias)
+        self.output = OutputMap(self.inner, spec.dim, bias=spec.output_bias)
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(
-        self, z: Tensor, mask: Tensor | None = None, weights: bool = False, queries: int | None = None
+        self,
+        z: Tensor,
+        mask: Tensor | None = None,
+        weights: bool = False,
+        queries: int | None = None,
+        past: Past | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Tokens (batch, n, d) to their update (batch, n, d)."""
-        out, attention = self.compress(z, mask, weights, queries)
+        out, attention = self.compress(z, mask, weights, queries, past)
         return self.dropout(self.output(out)), attention
 
 
@@ -178,18 +196,32 @@ class TiedMSSA(SubspaceAttention):
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(
-        self, z: Tensor, mask: Tensor | None = None, weights: bool = False, queries: int | None = None
+        self,
+        z: Tensor,
+        mask: Tensor | None = None,
+        weights: bool = False,
+        queries: int | None = None,
+        past: Past | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Tokens (batch, n, d) to their update (batch, n, d)."""
-        out, attention = self.compress(z, mask, weights, queries)
+        beta = self.beta(z, mask, 0 if past is None else past.seen)
+        out, attention = self.compress(z, mask, weights, queries, past)
         update = F.linear(out, self.subspaces().mT)
-        return self.dropout(update * self.beta(z, mask)[:, :queries]), attention
+        return self.dropout(update * beta[:, :queries]), attention
 
-    def beta(self, z: Tensor, mask: Tensor | None) -> Tensor:
-        """β = p/(nε²), (batch or 1, n or 1, 1)."""
+    def beta(self, z: Tensor, mask: Tensor | None, seen: int | Tensor = 0) -> Tensor:
+        """β = p/(nε²), (batch or 1, n or 1, 1); the tokens follow `seen` others."""
         work = torch.promote_types(z.dtype, torch.float32)  # half precision cannot count tokens
-        seen = z.new_ones(1, z.shape[-2], dtype=work) if mask is None else mask.to(work)
-        count = seen.cumsum(-1) if self.spec.causal else seen.sum(-1, keepdim=True)
+        n = z.shape[-2]
+        if mask is not None and mask.ndim == 4:
+            count = mask[:, 0].sum(-1).to(work)
+        elif mask is not None:
+            real = mask.to(work)
+            count = real.cumsum(-1)[:, -n:] if self.spec.causal else real.sum(-1, keepdim=True)
+        elif self.spec.causal:
+            count = (torch.arange(1, n + 1, device=z.device) + seen).to(work)[None]
+        else:
+            count = z.new_full((1, 1), n, dtype=work)
         return (self.spec.head_dim / (count.clamp(min=1.0) * self.spec.eps**2)).to(z.dtype)[..., None]
 
 
@@ -201,17 +233,23 @@ class MHSA(_MultiHead):
     """
 
     projections = 3
+    kept_tensors = 2
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
         self.project = nn.Linear(spec.dim, 3 * self.inner, bias=spec.projection_bias)
-        self.output = nn.Linear(self.inner, spec.dim, bias=spec.output_bias)
+        self.output = OutputMap(self.inner, spec.dim, bias=spec.output_bias)
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(
-        self, z: Tensor, mask: Tensor | None = None, weights: bool = False, queries: int | None = None
+        self,
+        z: Tensor,
+        mask: Tensor | None = None,
+        weights: bool = False,
+        queries: int | None = None,
+        past: Past | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Tokens (batch, n, d) to their update (batch, n, d)."""
         query, key, value = (self.split(x) for x in self.project(z).chunk(3, dim=-1))
-        out, attention = self.attend(query[:, :, :queries], key, value, mask, weights)
+        out, attention = self.attend(query[:, :, :queries], key, value, mask, weights, past)
         return self.dropout(self.output(out)), attention

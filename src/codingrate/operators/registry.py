@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor, nn
 
@@ -58,8 +58,21 @@ class SparsifierSpec:
     """Width of the hidden layer (`mlp`) or of the dictionary (`odl`), in units of d."""
     orthonormal: bool = False
     """Reparametrise the dictionary D to orthonormal columns."""
+    activation: str = "gelu"
+    """Activation of `mlp`: `gelu`, or `gelu-tanh`, its approximation by a tanh."""
     dropout: float = 0.0
     """Dropout on the output (`mlp`)."""
+
+
+class Past(Protocol):
+    """What a causal operator has kept of earlier tokens of the same sequences."""
+
+    @property
+    def seen(self) -> int | Tensor:
+        """Tokens kept so far, before `update` adds the new ones; a tensor where memory is allocated ahead."""
+
+    def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep keys and values (batch, K, n, p) of the new tokens, and hand out those of all tokens."""
 
 
 class Attention(nn.Module):
@@ -69,10 +82,21 @@ class Attention(nn.Module):
     attention (batch, K, n, n), rows summing to one, when `weights` is true. `mask` (batch, n) is True
     where a token is real; padding is never attended to. With `queries` only that many tokens from the front are
     updated, (batch, queries, d): a classifier reads nothing of its last layer but the class token.
+
+    With `past` the n tokens continue a sequence, and attention is (batch, K, n, all tokens). The mask then counts
+    all tokens, (batch, tokens), or tells which of them each new one sees, (batch or 1, 1, n, tokens).
     """
 
+    kept_tensors: int = 0
+    """Tensors (batch, K, n, p) a token leaves for later ones: one where key is value, two where not, 0: no `past`."""
+
     def forward(
-        self, z: Tensor, mask: Tensor | None = None, weights: bool = False, queries: int | None = None
+        self,
+        z: Tensor,
+        mask: Tensor | None = None,
+        weights: bool = False,
+        queries: int | None = None,
+        past: Past | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The update of every token, and the attention that made it."""
         raise NotImplementedError  # abstract

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .orthogonality import orthonormal_columns
+from .output import OutputMap
 from .registry import SPARSIFIERS, Sparsifier, SparsifierSpec
 
 
@@ -202,20 +203,24 @@ class OvercompleteDictionary(Sparsifier):
 
 @SPARSIFIERS.register("mlp")
 class MLP(Sparsifier):
-    """The black-box transformer's MLP, GELU(zW₁ + b₁)W₂ + b₂ of hidden width m·d; the layer adds the skip."""
+    """The black-box transformer's MLP, GELU(zW₁ + b₁)W₂ + b₂ of hidden width m·d; the layer adds the skip.
+
+    GELU is x Φ(x), or GPT-2's ½x(1 + tanh(√(2/π)(x + 0.044715x³))) with `activation="gelu-tanh"`.
+    """
 
     residual = True
 
     def __init__(self, spec: SparsifierSpec) -> None:
         super().__init__()
         width = spec.expansion * spec.dim
+        self.approximate = "tanh" if spec.activation == "gelu-tanh" else "none"
         self.expand = nn.Linear(spec.dim, width)
-        self.contract = nn.Linear(width, spec.dim)
+        self.contract = OutputMap(width, spec.dim)
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(self, z: Tensor) -> Tensor:
         """Tokens (..., d) to their update (..., d)."""
-        return self.dropout(self.contract(F.gelu(self.expand(z))))
+        return self.dropout(self.contract(F.gelu(self.expand(z), approximate=self.approximate)))
 
     def flops(self, tokens: int) -> int:
         """Up and down."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..errors import CrateError
 from .attention import SubspaceAttention
-from .registry import ATTENTION, AttentionSpec
+from .output import OutputMap
+from .registry import ATTENTION, AttentionSpec, Past
 
 
 @ATTENTION.register("tssa")
@@ -20,8 +22,11 @@ class TSSA(SubspaceAttention):
 
     In the causal form each sum over tokens runs up to t, and a learned bias per head and position
     (`max_tokens` rows) is added to each normalised square. There is no n × n matrix: asked for weights it
-    hands out the memberships Π as a diagonal, (batch, K, n, n), rows summing to Π_kt and not to one.
+    hands out the memberships Π as a diagonal, (batch, K, n, n), rows summing to Π_kt and not to one. Positions
+    are those among the real tokens.
     """
+
+    kept_tensors = 0
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
@@ -29,7 +34,7 @@ class TSSA(SubspaceAttention):
         self.temperature = nn.Parameter(torch.ones(spec.heads, 1))
         positions = spec.max_tokens if spec.causal else 0
         self.position_bias = nn.Parameter(torch.zeros(spec.heads, positions, 1)) if positions else None
-        self.output = nn.Linear(self.inner, spec.dim, bias=spec.output_bias)
+        self.output = OutputMap(self.inner, spec.dim, bias=spec.output_bias)
         self.dropout = nn.Dropout(spec.dropout)
 
     def codes(self, z: Tensor) -> Tensor:
@@ -37,15 +42,22 @@ class TSSA(SubspaceAttention):
         return self.split(nn.functional.linear(z, self.subspaces(), self.project.bias))
 
     def forward(
-        self, z: Tensor, mask: Tensor | None = None, weights: bool = False, queries: int | None = None
+        self,
+        z: Tensor,
+        mask: Tensor | None = None,
+        weights: bool = False,
+        queries: int | None = None,
+        past: Past | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Tokens (batch, n, d) to their update (batch, n, d)."""
+        if past is not None:
+            raise CrateError("attention 'tssa' keeps nothing of earlier tokens; take use_cache=False")
         w = self.codes(z)
         real = torch.ones_like(w[:, :1, :, :1]) if mask is None else mask[:, None, :, None].to(w.dtype)
         square = w.square() * real  # (batch, K, n, p); padding counts for nothing
         share = square / self._total(square).clamp(min=1e-12)
         if self.position_bias is not None:
-            share = share + self.position_bias[:, : w.shape[-2]]
+            share = share + self._bias(self.position_bias, w.shape[-2], mask)
         membership = (share.sum(-1) * self.temperature).softmax(dim=1)[..., None] * real  # (batch, K, n, 1)
         moment = self._total(membership * square) / (self._total(membership) + 1e-8)
         out = -membership * w / (1 + moment)
@@ -55,6 +67,12 @@ class TSSA(SubspaceAttention):
     def flops(self, tokens: int, queries: int | None = None) -> int:
         """The two maps only: statistics are sums, not products of matrices."""
         return 2 * self.spec.dim * self.inner * (tokens + (tokens if queries is None else queries))
+
+    def _bias(self, table: Tensor, tokens: int, mask: Tensor | None) -> Tensor:
+        """Rows of the bias, (K, n, 1), or (batch, K, n, 1) where padding may stand in front."""
+        if mask is None:
+            return table[:, :tokens]
+        return table[:, (mask.cumsum(-1) - 1).clamp(min=0)].transpose(0, 1)
 
     def _total(self, x: Tensor) -> Tensor:
         """The sum over tokens: all of them, or those up to each one in the causal form."""

@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from .recipe_files import build_recipe, load_recipe, recipe_header, recipe_names, recipe_path, save_recipe
     from .run import RunResult, train
     from .start import build_classifier, load_weights, saved_model
+    from .tasks import load_data, task_of
 
 __all__ = [
     "Recipe",
     "RunResult",
     "build_classifier",
     "build_recipe",
+    "load_data",
     "load_recipe",
     "load_weights",
     "recipe_header",
@@ -24,6 +26,7 @@ __all__ = [
     "recipe_path",
     "save_recipe",
     "saved_model",
+    "task_of",
     "train",
 ]
 
@@ -31,6 +34,7 @@ _HOMES = {
     "recipe": ("Recipe",),
     "recipe_files": ("build_recipe", "load_recipe", "recipe_header", "recipe_names", "recipe_path", "save_recipe"),
     "run": ("RunResult", "train"),
+    "tasks": ("load_data", "task_of"),
     "start": ("build_classifier", "load_weights", "saved_model"),
 }
 __getattr__, __dir__ = _lazy.attach(__name__, {name: home for home, names in _HOMES.items() for name in names})

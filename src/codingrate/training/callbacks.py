@@ -15,8 +15,10 @@ from transformers import TrainerCallback
 
 from ..inspection import layerwise, read_metrics
 from ..models.base import CratePreTrainedModel
+from .distillation_schedules import weight_decay_at
 
 if TYPE_CHECKING:
+    from .tasks import Task
     from .trainer import CrateTrainer
 
 
@@ -59,26 +61,34 @@ def _without_nan(value: Any) -> Any:
 
 
 class SavedModels(TrainerCallback):
-    """model/last after every evaluation, and model/best when the accuracy was the highest so far."""
+    """model/last after every evaluation, and model/best when the task's figure was the best so far."""
 
-    def __init__(self, save: Callable[[str], None]) -> None:
-        self.save = save
+    def __init__(self, task: Task, save: Callable[[str], None]) -> None:
+        self.task, self.save = task, save
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **_: Any
     ) -> None:
         """Save, atomically, what was just evaluated."""
-        history = [entry["eval_top1"] for entry in state.log_history if "eval_top1" in entry]
-        if metrics and metrics["eval_top1"] >= max(history, default=0.0):
+        if metrics and self._is_best(metrics, state.log_history):
             self.save("best")
         self.save("last")
+
+    def _is_best(self, metrics: dict[str, float], history: list[dict[str, float]]) -> bool:
+        key = f"eval_{self.task.best}"
+        if self.task.best is None:
+            return True
+        before = [entry[key] for entry in history if key in entry]
+        sign = 1 if self.task.higher else -1
+        return sign * metrics[key] >= max((sign * value for value in before), default=-math.inf)
 
 
 class Layerwise(TrainerCallback):
     """Every layer against the objective on a fixed batch, as in the paper's figure across training."""
 
-    def __init__(self, metrics: Metrics, pixels: Tensor, epochs: float) -> None:
-        self.metrics, self.pixels, self.epochs = metrics, pixels, epochs
+    def __init__(self, metrics: Metrics, batch: Tensor | list[Tensor], epochs: float) -> None:
+        self.metrics, self.epochs = metrics, epochs
+        self.batches = batch if isinstance(batch, list) else [batch]
         self.due = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
@@ -101,7 +111,7 @@ class Layerwise(TrainerCallback):
         if not state.is_world_process_zero or (state.epoch or 0.0) + 1e-6 < self.due:
             return
         self.due = (int((state.epoch or 0.0) / self.epochs + 1e-6) + 1) * self.epochs
-        table = layerwise(model, [self.pixels.to(model.device)])
+        table = layerwise(model, [batch.to(model.device) for batch in self.batches])
         self.metrics.write(state, "layerwise", {"layers": table.to_dict("records")})
 
 
@@ -149,9 +159,10 @@ class ProgressLine(TrainerCallback):
     ) -> None:
         """A line that stays."""
         if self.bar is not None and metrics:
+            figures = {key.removeprefix("eval_"): value for key, value in metrics.items()}
             self.bar.console.print(
-                f"{self.name}: epoch {state.epoch:.3g}, test loss {metrics['eval_loss']:.4f}, "
-                f"top-1 {metrics['eval_top1']:.2%}, {time.perf_counter() - self.start:.0f} s"
+                f"{self.name}: epoch {state.epoch:.3g}, {self.trainer.task.headline(figures)}, "
+                f"{time.perf_counter() - self.start:.0f} s"
             )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -166,7 +177,7 @@ class ProgressLine(TrainerCallback):
             parts.append(f"loss {float(self.latest['loss']):.3f}")
         if "accuracy" in self.latest:
             parts.append(f"acc {float(self.latest['accuracy']):.1%}")
-        return ", ".join([*parts, f"{speed:.0f} img/s"])
+        return ", ".join([*parts, f"{speed:.0f} {self.trainer.task.samples}/s"])
 
 
 class AverageWeights(TrainerCallback):
@@ -179,3 +190,28 @@ class AverageWeights(TrainerCallback):
         """One step of the average."""
         if self.trainer.ema is not None:
             self.trainer.ema.update(cast(nn.Module, self.trainer.model))
+
+
+class TaskSteps(TrainerCallback):
+    """What moves with the step: the weight decay where it has a schedule, and what the task asks for."""
+
+    def __init__(self, trainer: CrateTrainer) -> None:
+        self.trainer = trainer
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
+        """Everything is a function of the step, so that a resumed run goes on as if never stopped."""
+        spec = self.trainer.recipe.optimise
+        if spec.final_weight_decay is not None:
+            decay = weight_decay_at(state.global_step, state.max_steps, spec.weight_decay, spec.final_weight_decay)
+            for group in optimizer.param_groups:
+                if group["decays"]:
+                    group["weight_decay"] = decay
+        self.trainer.task.begin(state.global_step, state.max_steps, self.trainer.steps_per_epoch)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """After the gradients were clipped."""
+        self.trainer.task.gradients(self.trainer.inner)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """After the optimizer moved the weights."""
+        self.trainer.task.finish(self.trainer.inner)

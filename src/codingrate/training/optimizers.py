@@ -29,25 +29,34 @@ def _groups(model: nn.Module, spec: OptimiseSection) -> list[dict[str, object]]:
     trained = [p for p in model.parameters() if p.requires_grad]
     decayed = trained if spec.decay == "all" else [p for p in trained if p.ndim >= 2]
     spared = [] if spec.decay == "all" else [p for p in trained if p.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+    groups = [
+        {"params": decayed, "weight_decay": spec.weight_decay, "decays": True},
+        {"params": spared, "weight_decay": 0.0, "decays": False},
+    ]
     return [group for group in groups if group["params"]]
+
+
+def cosine(start: float, end: float, share: float) -> float:
+    """From `start` to `end` along half a cosine, after `share` of the way."""
+    return end + 0.5 * (start - end) * (1 + math.cos(math.pi * share))
 
 
 def rate_factor(spec: ScheduleSection, peak: float, warmup: int, total: int) -> Callable[[int], float]:
     """The learning rate over its peak after each step: a linear rise over `warmup`, then the recipe's fall to the end.
 
-    The first step already moves: step t of the warm-up takes (t + 1)/warmup of the peak.
+    The first step already moves: step t of the warm-up takes (t + 1)/warmup of the peak, or with `rise_from_zero`
+    t/warmup, as the released scripts of MAE and DINO have it.
     """
     low = spec.final_lr / peak
+    first = 0 if spec.rise_from_zero else 1
 
     def factor(step: int) -> float:
         if step < warmup:
-            return (step + 1) / warmup
+            return (step + first) / warmup
         if spec.shape == "constant":
             return 1.0
         share = min(1.0, (step - warmup) / max(1, total - warmup))
-        fall = 0.5 * (1 + math.cos(math.pi * share)) if spec.shape == "cosine" else 1 - share
-        return low + (1 - low) * fall
+        return cosine(1.0, low, share) if spec.shape == "cosine" else 1 + (low - 1) * share
 
     return factor
 

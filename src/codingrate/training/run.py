@@ -11,27 +11,26 @@ from typing import Any, cast
 
 import torch
 import yaml
+from torch import nn
 from transformers import TrainingArguments
 from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
 
-from ..data import Augment, ImageData, load_images, torch_dataset
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..models.checkpoint_file import write_folder
-from ..models.processing import image_processor
-from .callbacks import AverageWeights, Layerwise, Metrics, ProgressLine, SavedModels
-from .recipe import DataSection, Recipe
+from ..models.layers import Layer
+from .callbacks import AverageWeights, Layerwise, Metrics, ProgressLine, SavedModels, TaskSteps
+from .recipe import Recipe
 from .recipe_files import build_recipe, save_recipe
-from .start import build_classifier
+from .tasks import TASKS, task_of
 from .trainer import CrateTrainer, checkpoints
 
-MAY_CHANGE = ("data.path", "data.workers", "run.device_batch", "run.log_steps", "run.keep", "run.checkpoint_steps")
+MAY_CHANGE = (
+    "data.path", "data.workers", "text.cache", "run.device_batch", "run.log_steps", "run.keep", "run.checkpoint_steps",
+)  # fmt: skip
 """What a resumed run may have otherwise than before: where and how it runs, not what it computes."""
-
-SHARDING = {"transformer_layer_cls_to_wrap": ["EncoderLayer"], "state_dict_type": "SHARDED_STATE_DICT"}
-"""FSDP by layer; each process writes its own part of a checkpoint, as loading whole ones hangs (torch 2.13)."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,13 @@ class RunResult:
     metrics: dict[str, float]
     seconds: float
     parameters: int
+    headline: str
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The measures of the last evaluation, without how long it took."""
+        speed = ("epoch", "step", "runtime", "samples_per_second", "steps_per_second")
+        return {name: value for name, value in self.metrics.items() if name not in speed}
 
 
 def train(recipe: Recipe, output: str | Path, *, resume: bool = False, quiet: bool = False) -> RunResult:
@@ -53,8 +59,9 @@ def train(recipe: Recipe, output: str | Path, *, resume: bool = False, quiet: bo
     """
     folder = Path(output)
     checkpoint = open_folder(folder, recipe, resume)
-    data = load_data(recipe.data)
-    model = build_classifier(recipe, data.classes)
+    task = task_of(recipe)
+    data = task.load_data(folder)
+    model = task.build_model(data)
     trainer = build_trainer(recipe, folder, model, data, quiet)
     try:
         output_metrics = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -63,25 +70,14 @@ def train(recipe: Recipe, output: str | Path, *, resume: bool = False, quiet: bo
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise CrateError(f"{folder}: cannot be written ({error.strerror}); go on with --resume") from error
+    figures = {key.removeprefix("eval_"): value for key, value in metrics.items()}
     return RunResult(
         folder=folder,
         model=model,
-        metrics={key.removeprefix("eval_"): value for key, value in metrics.items()},
+        metrics=figures,
         seconds=float(output_metrics.metrics["train_runtime"]),
         parameters=sum(p.numel() for p in model.parameters()),
-    )
-
-
-def load_data(section: DataSection) -> ImageData:
-    """The data a recipe names."""
-    return load_images(
-        section.name,
-        path=section.path,
-        split_seed=section.split_seed,
-        test_share=section.test_share,
-        streaming=section.streaming,
-        image_column=section.image_column,
-        label_column=section.label_column,
+        headline=task.headline(figures),
     )
 
 
@@ -135,14 +131,13 @@ def _flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
     return flat
 
 
-def build_trainer(
-    recipe: Recipe, folder: Path, model: CratePreTrainedModel, data: ImageData, quiet: bool
-) -> CrateTrainer:
+def build_trainer(recipe: Recipe, folder: Path, model: CratePreTrainedModel, data: Any, quiet: bool) -> CrateTrainer:
     """The trainer of a recipe, with everything a run writes."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
-    train_rows = torch_dataset(data, recipe.augment, train=True, seed=recipe.run.seed, rank=rank, world_size=world)
-    test_rows = torch_dataset(data, recipe.augment, train=False, rank=rank, world_size=world)
+    task = task_of(recipe)
+    task.config = model.config
+    train_rows, test_rows = task.datasets(data, rank, world)
     steps = None if data.streaming else math.ceil(len(cast(Any, train_rows)) / recipe.schedule.batch)
     if steps is None and recipe.schedule.steps is None:
         raise CrateError("data.streaming=true: a stream has no known length; set schedule.steps")
@@ -150,8 +145,9 @@ def build_trainer(
     transformers_logging.disable_progress_bar()
     trainer = CrateTrainer(
         recipe=recipe,
+        task=task,
         model=model,
-        args=training_arguments(recipe, folder, world, steps),
+        args=training_arguments(recipe, folder, world, steps, model),
         train_dataset=train_rows,
         eval_dataset=test_rows,
     )
@@ -161,10 +157,11 @@ def build_trainer(
     board.logging_dir = str(folder / "logs")  # its own way, an environment variable, would outlive the run
     trainer.add_callback(board)
     metrics = Metrics(folder / "metrics.jsonl")
+    trainer.add_callback(TaskSteps(trainer))
     if trainer.ema is not None:
         trainer.add_callback(AverageWeights(trainer))
     trainer.add_callback(metrics)
-    trainer.add_callback(SavedModels(lambda name: save_model(trainer, folder / "model" / name)))
+    trainer.add_callback(SavedModels(task, lambda name: save_model(trainer, folder / "model" / name)))
     if recipe.run.layerwise_epochs and not trainer.is_fsdp_enabled:  # measuring needs whole weights
         trainer.add_callback(Layerwise(metrics, fixed_batch(trainer, recipe), recipe.run.layerwise_epochs))
     if not quiet:
@@ -172,7 +169,15 @@ def build_trainer(
     return trainer
 
 
-def training_arguments(recipe: Recipe, folder: Path, world: int, steps_per_epoch: int | None) -> TrainingArguments:
+def sharding(model: nn.Module | None) -> dict[str, Any]:
+    """FSDP by layer; each process writes its own part of a checkpoint, as loading whole ones hangs (torch 2.13)."""
+    layers = {type(layer).__name__ for layer in (model.modules() if model else ()) if isinstance(layer, Layer)}
+    return {"transformer_layer_cls_to_wrap": sorted(layers), "state_dict_type": "SHARDED_STATE_DICT"}
+
+
+def training_arguments(
+    recipe: Recipe, folder: Path, world: int, steps_per_epoch: int | None, model: nn.Module | None = None
+) -> TrainingArguments:
     """transformers' own arguments for a recipe on so many processes."""
     run, schedule = recipe.run, recipe.schedule
     share, rest = divmod(schedule.batch, world)
@@ -189,7 +194,7 @@ def training_arguments(recipe: Recipe, folder: Path, world: int, steps_per_epoch
     return TrainingArguments(
         output_dir=str(folder / "checkpoints"),
         per_device_train_batch_size=device_batch,
-        per_device_eval_batch_size=max(device_batch, 64),
+        per_device_eval_batch_size=max(device_batch, TASKS[recipe.task].evaluation_batch),
         gradient_accumulation_steps=share // device_batch,
         num_train_epochs=schedule.epochs,
         max_steps=schedule.steps or -1,
@@ -199,7 +204,7 @@ def training_arguments(recipe: Recipe, folder: Path, world: int, steps_per_epoch
         torch_compile=run.compile,
         gradient_checkpointing=run.gradient_checkpointing,
         fsdp=cast(Any, run.fsdp or None),
-        fsdp_config=SHARDING if run.fsdp else None,
+        fsdp_config=sharding(model) if run.fsdp else None,
         seed=run.seed,
         data_seed=run.seed,
         use_cpu=cpu,
@@ -223,42 +228,16 @@ def training_arguments(recipe: Recipe, folder: Path, world: int, steps_per_epoch
     )
 
 
-def fixed_batch(trainer: CrateTrainer, recipe: Recipe) -> torch.Tensor:
-    """The first test images, normalised: what layers are measured on all through training."""
-    rows = cast(Any, trainer.eval_dataset)
-    wanted = recipe.run.layerwise_images
+def fixed_batch(trainer: CrateTrainer, recipe: Recipe) -> Any:
+    """The first test samples: what layers are measured on all through training."""
+    rows, wanted = cast(Any, trainer.eval_dataset), recipe.run.layerwise_images
     if hasattr(rows, "__len__"):
-        images = [rows[index]["image"] for index in range(min(wanted, len(rows)))]
-    else:
-        images = [row["image"] for row, _ in zip(rows, range(wanted), strict=False)]
-    return trainer.batch_augment.eval()(torch.stack(images))
+        return trainer.task.measured_batch([rows[index] for index in range(min(wanted, len(rows)))])
+    return trainer.task.measured_batch([row for row, _ in zip(rows, range(wanted), strict=False)])
 
 
 def save_model(trainer: CrateTrainer, folder: Path) -> None:
-    """Save what is evaluated, with the image processor of the recipe, whole or not at all."""
-    model = cast(CratePreTrainedModel, trainer.accelerator.unwrap_model(trainer.model))
+    """Save what is evaluated, whole or not at all."""
     weights = trainer.whole_weights()  # every process takes part
-    if not trainer.args.should_save:
-        return
-
-    def save(temporary: Path) -> None:
-        model.save_pretrained(temporary, state_dict=weights)
-        evaluation_processor(model, trainer.recipe.augment).save_pretrained(temporary)
-
-    write_folder(folder, save, overwrite=True)
-
-
-def evaluation_processor(model: CratePreTrainedModel, augment: Augment) -> Any:
-    """The recipe's evaluation transform as an image processor, so that pipelines see images as evaluation did."""
-    from PIL.Image import Resampling
-
-    processor = image_processor(model.config)
-    mean, std = augment.normalization
-    processor.image_mean, processor.image_std = list(mean), list(std)
-    processor.resample = Resampling[augment.interpolation.upper()]
-    size = augment.image_size
-    if augment.evaluation_crop == "resize":
-        processor.size, processor.do_center_crop = {"height": size, "width": size}, False
-    else:
-        processor.size = {"shortest_edge": round(size * augment.evaluation_ratio)}
-    return processor
+    if trainer.args.should_save:
+        write_folder(folder, lambda temporary: trainer.task.save(trainer.inner, weights, temporary), overwrite=True)

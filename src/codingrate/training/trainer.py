@@ -1,42 +1,40 @@
-"""transformers' Trainer with what vision needs: augmentation on the device, checkpoints whole or not at all."""
+"""transformers' Trainer with what a recipe needs: a task in its place, checkpoints whole or not at all."""
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import Trainer
 
-from ..data import BatchAugment, CorruptImages, collate
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from .ema import WeightAverage
 from .optimizers import build_optimizer, build_schedule
 from .recipe import Recipe
+from .tasks.base import Task
 
 STAGING = ".writing"
 
 
 class CrateTrainer(Trainer):
-    """Trains a classifier by a recipe."""
+    """Trains by a recipe; what depends on what is learned, its task knows."""
 
-    def __init__(self, *, recipe: Recipe, **kwargs: Any) -> None:
-        super().__init__(data_collator=cast(Any, collate), compute_metrics=_accuracies, **kwargs)
-        self.recipe = recipe
-        self.preprocess_logits_for_metrics = cast(Any, _loss_and_best)
-        self.batch_augment = BatchAugment(recipe.augment)
-        self.corrupt = CorruptImages(max_share=recipe.data.max_corrupt)
+    def __init__(self, *, recipe: Recipe, task: Task, **kwargs: Any) -> None:
+        super().__init__(data_collator=cast(Any, task.collate), compute_metrics=self._means, **kwargs)
+        self.recipe, self.task = recipe, task
         self.ema = WeightAverage(cast(nn.Module, self.model), recipe.run.ema) if recipe.run.ema else None
-        self.seen = 0  # images of this process since training began, for the progress line
-        self.right = self.counted = 0  # of those since the last log
+        self.seen = 0  # samples of this process since training began, for the progress line
+        self.totals: dict[str, tuple[Tensor, int]] = {}  # figures since the last log: sums over samples, samples
+        self.warned = False
         self._micro_step = 0
         self.model_accepts_loss_kwargs = False  # our loss is a mean, so accumulated batches are averaged, not summed
 
@@ -51,16 +49,16 @@ class CrateTrainer(Trainer):
 
     # Inputs and loss
 
-    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        self.corrupt.add(cast(Any, inputs))
-        inputs = super()._prepare_inputs({key: inputs[key] for key in ("pixel_values", "labels")})
-        training = cast(nn.Module, self.model).training
-        self.batch_augment.train(training)
-        seed = self._augment_seed() if training else None
-        inputs["pixel_values"] = self.batch_augment(inputs["pixel_values"], seed=seed)
-        return inputs
+    @property
+    def inner(self) -> CratePreTrainedModel:
+        """The model itself, without what runs it over several processes."""
+        return cast(CratePreTrainedModel, self.accelerator.unwrap_model(self.model))
 
-    def _augment_seed(self) -> int:
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        inputs = super()._prepare_inputs(self.task.receive(inputs))
+        return self.task.prepare(inputs, self._batch_seed() if cast(nn.Module, self.model).training else None)
+
+    def _batch_seed(self) -> int:
         """A seed for this batch of this process that a resumed run meets again."""
         self._micro_step += 1
         if self.state.global_step != getattr(self, "_last_step", None):
@@ -75,26 +73,40 @@ class CrateTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Cross-entropy with the recipe's label smoothing; an empty batch, all unreadable, gives zero."""
-        labels: Tensor = inputs["labels"]
-        outputs = model(pixel_values=inputs["pixel_values"])
-        logits: Tensor = outputs.logits
-        smoothing = self.recipe.optimise.label_smoothing if model.training else 0.0
-        none_readable = len(labels) == 0
-        loss = logits.sum() * 0 if none_readable else F.cross_entropy(logits, labels, label_smoothing=smoothing)
-        if model.training:
-            loss = cast(CratePreTrainedModel, self.accelerator.unwrap_model(model)).regularized(loss)
-            self.seen += len(labels)
-            self.counted += len(labels)
-            self.right += int((logits.detach().argmax(-1) == labels).sum())
-        return (loss, outputs) if return_outputs else loss
+        """The task's loss; its figures are summed up for the log, on the device."""
+        step = self.task.step(model, self.inner, inputs)
+        self.seen += step.samples
+        for name, value in step.figures.items():
+            total, count = self.totals.get(name, (torch.zeros((), device=value.device), 0))
+            self.totals[name] = total + value.detach() * step.samples, count + step.samples
+        return (step.loss, step) if return_outputs else step.loss
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The figures of each sample, in the place of logits; so the loop's means are exact on several processes."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            figures = self.task.measure(model, self.inner, inputs)
+        self.figures = list(figures)
+        rows = torch.stack([values.float() for values in figures.values()], dim=1)
+        return None, rows, rows[:, 0]
+
+    def _means(self, prediction: Any) -> dict[str, float]:
+        columns = prediction.predictions.astype("float64").T
+        return self.task.summarize(dict(zip(self.figures, columns, strict=True)))
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Trainer resumes a run that ended within a pass by one step more; killed before its end, it would differ."""
+        """Trainer resumes a run that ended within a pass by one step more; killed before its end, it would differ.
+
+        Rows hear of the pass here: accelerate tells the sampler alone on several processes, and when a pass is resumed.
+        """
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
-        else:
-            super()._run_epoch(*args, **kwargs)
+            return
+        if hasattr(self.train_dataset, "set_epoch"):
+            cast(Any, self.train_dataset).set_epoch(kwargs["epoch"])
+        super()._run_epoch(*args, **kwargs)
 
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         """One batch; stops when the loss is no longer a number."""
@@ -104,11 +116,18 @@ class CrateTrainer(Trainer):
         return loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add the training accuracy since the last log."""
-        if "loss" in logs and self.counted:
-            logs["accuracy"] = self.right / self.counted
-            self.right = self.counted = 0
+        """Add the task's figures since the last log."""
+        if "loss" in logs and self.totals:
+            logs.update({name: float(total) / count for name, (total, count) in self.totals.items()})
+            self.totals = {}
+            self._warn(self.task.warning(logs, self.state.epoch or 0.0))
         super().log(logs, *args, **kwargs)
+
+    def _warn(self, text: str | None) -> None:
+        """Say a thing once in a run."""
+        if text is not None and not self.warned and self.is_world_process_zero():
+            self.warned = True
+            logging.getLogger("codingrate").warning(text)
 
     # Optimizer and schedule
 
@@ -118,14 +137,30 @@ class CrateTrainer(Trainer):
             self.optimizer = build_optimizer(cast(nn.Module, model or self.model), self.recipe.optimise)
         return self.optimizer
 
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps in a pass; None for a stream."""
+        rows = cast(Any, self.train_dataset)
+        return math.ceil(len(rows) / self.recipe.schedule.batch) if hasattr(rows, "__len__") else None
+
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """The recipe's learning-rate schedule."""
         if self.lr_scheduler is None:
             chosen = cast(torch.optim.Optimizer, optimizer or self.optimizer)
-            spec, rows = self.recipe.schedule, cast(Any, self.train_dataset)
-            per_epoch = math.ceil(len(rows) / spec.batch) if hasattr(rows, "__len__") else None
-            self.lr_scheduler = build_schedule(chosen, spec, self.recipe.optimise.lr, per_epoch, num_training_steps)
+            peak, spec = self.recipe.optimise.lr, self.recipe.schedule
+            self.lr_scheduler = build_schedule(chosen, spec, peak, self.steps_per_epoch, num_training_steps)
         return self.lr_scheduler
+
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor:
+        """Clip the norm of all gradients, or as DINO does that of each tensor; gives the norm of all before."""
+        if self.recipe.optimise.clip_by == "all":
+            return super()._clip_grad_norm(model)
+        self.accelerator.unscale_gradients(self.optimizer)
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        norms = torch._foreach_norm(gradients)
+        factors = [(self.recipe.optimise.clip / (norm + 1e-6)).clamp(max=1.0) for norm in norms]
+        torch._foreach_mul_(gradients, factors)
+        return torch.linalg.vector_norm(torch.stack(list(norms)))
 
     # The average of the weights
 
@@ -142,17 +177,9 @@ class CrateTrainer(Trainer):
 
     def _end_count(self) -> None:
         """Judge the share of unreadable images since the last evaluation, and say which were skipped."""
-        names = self.corrupt.finish()
+        names = self.task.judge()
         if names:
             self.log({"unreadable": len(names), "first_unreadable": cast(Any, names[0])})
-
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """The mean loss over images: the loop's own counts a last, smaller batch of several processes too much."""
-        output = super().evaluation_loop(*args, **kwargs)
-        metrics = output.metrics or {}
-        if "eval_exact_loss" in metrics:
-            metrics["eval_loss"] = metrics.pop("eval_exact_loss")
-        return output
 
     # Checkpoints
 
@@ -219,19 +246,3 @@ def _write_failure(folder: Path, name: str, error: Exception) -> str:
     left = f"the last good one is {good[-1].name}" if good else "there is none yet"
     why = getattr(error, "strerror", None) or " ".join(str(error).split())
     return f"{folder / name}: cannot be written ({why}); {left}; free some space and go on with --resume"
-
-
-def _loss_and_best(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss and the five best classes of each image, so that evaluation need not hold every logit."""
-    loss = F.cross_entropy(logits.float(), labels, reduction="none")
-    return loss, logits.topk(min(5, logits.shape[-1]), dim=-1).indices
-
-
-def _accuracies(prediction: Any) -> dict[str, float]:
-    loss, best = prediction.predictions
-    right = best == prediction.label_ids[:, None]
-    return {
-        "exact_loss": float(loss.mean()),
-        "top1": float(right[:, 0].mean()),
-        "top5": float(right.any(axis=1).mean()),
-    }

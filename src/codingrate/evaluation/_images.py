@@ -1,0 +1,109 @@
+"""What every pass over images shares: rows of a split, batches of evaluation crops, a model set to evaluate."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from ..data import Augment, Batch, BatchAugment, CorruptImages, ImageData, Row, collate, torch_dataset
+from ..errors import CrateError, unknown_name
+
+
+def check_numbers(batch_size: int, workers: int, limit: int | None) -> None:
+    """Refuse sizes that make no sense."""
+    if batch_size < 1 or workers < 0 or (limit is not None and limit < 1):
+        raise CrateError(f"batch_size {batch_size} and limit {limit} must be positive, workers {workers} not negative")
+
+
+def check_input(model: nn.Module, augment: Augment) -> None:
+    """Refuse by the model's config, where it has one, images it cannot read."""
+    config = getattr(model, "config", None)
+    channels = getattr(config, "num_channels", None)
+    if channels is not None and channels != augment.channels:
+        raise CrateError(f"augment.channels is {augment.channels}, but the model reads num_channels={channels}")
+    patch = getattr(config, "patch_size", None)
+    if isinstance(patch, int) and augment.image_size % patch:  # another size than in training is allowed
+        raise CrateError(f"augment.image_size {augment.image_size} is not divisible by the model's patch_size {patch}")
+
+
+def split_rows(data: ImageData, split: str, limit: int | None) -> tuple[Any, list[int] | None]:
+    """The rows of a split, and which of them are wanted (None: all); a stream comes cut already."""
+    splits = {"train": data.train, "test": data.test}
+    if split not in splits:
+        raise unknown_name("split", split, splits)
+    rows = splits[split]
+    if data.streaming:
+        return (rows if limit is None else rows.take(limit)), None
+    if len(rows) == 0:
+        raise empty(data, split)
+    if limit is None or limit >= len(rows):
+        return rows, None
+    return rows, [index * len(rows) // limit for index in range(limit)]
+
+
+def empty(data: ImageData, split: str) -> CrateError:
+    """The error for a split without images."""
+    return CrateError(f"the {split} split of {data.name} has no images; choose the other split or another test_share")
+
+
+def batches(
+    data: ImageData,
+    rows: Any,
+    augment: Augment,
+    corrupt: CorruptImages,
+    *,
+    place: torch.device,
+    batch_size: int,
+    workers: int,
+) -> Iterator[tuple[Tensor, Tensor, list[bool]]]:
+    """Normalised evaluation crops (batch, channels, side, side) on `place`, labels (batch,) on the CPU, and which of
+    the rows read they are: `corrupt` counts the others, and may leave a batch empty.
+    """
+    dataset = torch_dataset(replace(data, test=rows), augment, train=False)
+    loader: DataLoader[Any] = DataLoader(
+        dataset, batch_size, num_workers=workers, collate_fn=_collate, pin_memory=place.type == "cuda"
+    )
+    normalize = BatchAugment(augment).eval().to(place)
+    for batch, good in loader:
+        corrupt.add(batch)
+        yield normalize(batch["pixel_values"].to(place, non_blocking=True)), batch["labels"], good
+
+
+def _collate(rows: Sequence[Row]) -> tuple[Batch, list[bool]]:
+    """A batch, and which of its rows are in it: ReaL labels go by row, so a gap must be seen."""
+    return collate(rows), [row["corrupt"] is None for row in rows]
+
+
+def placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
+    """Where the model is, after moving it where it is asked to be."""
+    try:
+        if device is not None:
+            model.to(torch.device(device))
+    except (AssertionError, RuntimeError) as error:  # unknown, or not of this build of torch
+        raise CrateError(f"cannot use device {str(device)!r}: {str(error).splitlines()[0]}") from error
+    parameter = next(model.parameters(), None)
+    return torch.device(device or "cpu") if parameter is None else parameter.device
+
+
+def as_read(model: nn.Module, pixels: Tensor) -> Tensor:
+    """The pixels in the model's own precision."""
+    return pixels.to(next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), pixels.dtype))
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode, and afterwards every module's own: a frozen body may be in eval mode within a model in training."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(model.training)  # drops what modules keep in eval mode
+        for module, mode in modes:
+            module.training = mode

@@ -1,0 +1,106 @@
+"""Decoder and encoder as inverses: g^ℓ with the weights of f^ℓ, on tokens of the signal model (paper 3.3).
+
+In rows f(Z) = ISTA(Z + MSSA(Z | U) | D) and g(Y) = YEᵀ − MSSA(YEᵀ | V), here without LayerNorm and with V = U. What is
+left of g(f(Z)) − Z, and why, where D is orthogonal and holds the bases, so that a token uses p of its d atoms:
+
+- Attention is undone to second order in its step β, as (I − S)(I + S)Z = Z + S(Z) − S(Z + S(Z)).
+- An ISTA step of η = 1 is the whole LASSO, ReLU(ZD − λ) in rows; YDᵀ undoes it up to λ for every active atom.
+- Noise outside a token's subspace is not brought back: below λ it is removed, and at λ = 0 its negative half is.
+
+So the error does not vanish with the noise σ; it falls to what λ and β² leave. Two more of the paper's words matter.
+Its remark presets E = D*, where its own Z^{ℓ+½} = D Z^{ℓ+1} asks for E = D: D* gives unrelated tokens. And ISTA inverts
+on codes that are not negative: of the signal model's signed ones it keeps half the energy, its two-sided form all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from ..errors import CrateError
+from ..objective import sample_tokens
+from .attention import TiedMSSA
+from .orthogonality import orthonormal_columns
+from .registry import SPARSIFIERS, AttentionSpec, SparsifierSpec
+from .sparsify import ISTA
+
+
+@dataclass(frozen=True)
+class TiedLayers:
+    """A layer f and its mirror g with one set of weights, without LayerNorm."""
+
+    bases: Tensor
+    """U = V, (K, d, p)."""
+    dictionary: Tensor
+    """D (d, d)."""
+    step: float
+    """β of the attention, whatever the number of tokens."""
+    sparsity: float = 0.0
+    """λ of ISTA."""
+    ista_step: float = 1.0
+    """η of ISTA; 1 solves the LASSO of an orthogonal dictionary at once."""
+    sparsifier: str = "ista"
+    """`ista`, or `ista-soft` for codes of both signs."""
+
+    def attention(self, z: Tensor) -> Tensor:
+        """MSSA(Z | U) = β Σ_k SSA(Z | U_k)U_kᵀ of tokens (batch, n, d)."""
+        K, d, p = self.bases.shape
+        eps = math.sqrt(p / (z.shape[-2] * self.step)) if self.step else math.inf
+        with torch.device("meta"):
+            operator = TiedMSSA(AttentionSpec(dim=d, heads=K, head_dim=p, eps=eps))
+        return functional_call(operator, {"project.weight": self.bases.mT.flatten(0, 1)}, z)[0]
+
+    def encode(self, z: Tensor) -> Tensor:
+        """f: tokens (batch, n, d) to their sparse codes (batch, n, d)."""
+        spec = SparsifierSpec(dim=z.shape[-1], step_size=self.ista_step, sparsity=self.sparsity)
+        with torch.device("meta"):
+            operator = SPARSIFIERS.create(self.sparsifier, spec)
+        if not isinstance(operator, ISTA):
+            raise CrateError(f"sparsifier {self.sparsifier!r} has no mirror; take 'ista' or 'ista-soft'")
+        return functional_call(operator, {"dictionary": self.dictionary}, z + self.attention(z))
+
+    def decode(self, codes: Tensor, adjoint: bool = False) -> Tensor:
+        """g: codes back to tokens by E = D, or with `adjoint` by the E = D* of the paper's remark."""
+        y = codes @ (self.dictionary if adjoint else self.dictionary.mT)
+        return y - self.attention(y)
+
+
+def inversion_error(
+    bases: Tensor,
+    n: int,
+    sigma: float,
+    step: float,
+    sparsity: float = 0.0,
+    *,
+    ista_step: float = 1.0,
+    sparsifier: str = "ista",
+    signed: bool = False,
+    adjoint: bool = False,
+    generator: torch.Generator | None = None,
+) -> float:
+    """‖g(f(Z)) − Z‖/‖Z‖ of n tokens z_i = U_{s_i}|α_i| + σw_i against bases (K, d, p) orthonormal together.
+
+    |α| in place of α gives codes that a non-negative ISTA can hold; `signed` keeps α. D is U_1 … U_K, completed. A
+    generator in the same state draws the same α and w for every σ.
+    """
+    if step < 0:
+        raise CrateError(f"step must not be negative, got {step}")
+    sample = sample_tokens(bases, n, 1.0, generator)
+    codes = sample.codes if signed else sample.codes.abs()
+    clean = (bases[sample.labels] @ codes.unsqueeze(-1)).squeeze(-1)
+    z = (clean + sigma * (sample.tokens - sample.clean))[None]
+    layers = TiedLayers(bases, completed(bases, generator), step, sparsity, ista_step, sparsifier)
+    return float(torch.linalg.norm(layers.decode(layers.encode(z), adjoint) - z) / torch.linalg.norm(z))
+
+
+def completed(bases: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """An orthogonal D (d, d) whose first K·p columns are bases (K, d, p) that are orthonormal together."""
+    K, d, p = bases.shape
+    if K * p > d:
+        raise CrateError(f"{K} bases of dimension {p} cannot be columns of an orthogonal matrix in {d} dimensions")
+    rest = torch.randn(d, d - K * p, generator=generator, dtype=torch.float64, device=bases.device)
+    return orthonormal_columns(torch.cat([bases.transpose(0, 1).flatten(1), rest.to(bases.dtype)], dim=1))

@@ -1,0 +1,40 @@
+"""What tasks on text share: a tokenizer that is saved with the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+
+from ...errors import CrateError
+from ...models.base import CratePreTrainedModel
+from ..recipe import MUST_GIVE, Recipe
+from .base import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class TextTask(Task):
+    """Learning from text."""
+
+    samples: ClassVar[str] = "seq"
+
+    tokenizer: PreTrainedTokenizerBase
+    """Set by `datasets`."""
+
+    def prepare(self, batch: dict[str, Any], seed: int | None) -> dict[str, Any]:
+        return batch
+
+    def save(self, model: CratePreTrainedModel, weights: dict[str, Tensor] | None, folder: Path) -> None:
+        super().save(model, weights, folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def text_source(recipe: Recipe) -> dict[str, Any]:
+    """Where the text lies, as arguments of `load_text` and `load_sentences`."""
+    section = recipe.data
+    if section.name == MUST_GIVE:
+        raise CrateError("this recipe has no text of its own; give data.name or --data, a path or a hub id")
+    return {"name": section.name, "path": section.path, "split_seed": section.split_seed}

@@ -1,0 +1,162 @@
+"""GLUE: the metrics against scikit-learn and scipy, the paper's average, and the task table against the paper's."""
+
+import warnings
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn import metrics
+
+from codingrate.data import GLUE, SentenceRows, load_tokenizer, pad_batch
+from codingrate.errors import CrateError
+from codingrate.evaluation import glue_average, score_sentences, sentence_metrics
+from tests.models import toys
+
+TABLE = """
+sst2 | sentence             | 2 | accuracy | 3 | 512 | validation
+mrpc | sentence1 sentence2  | 2 | f1       | 5 | 512 | validation
+stsb | sentence1 sentence2  | 1 | spearman | 3 | 512 | validation
+qqp  | question1 question2  | 2 | f1       | 3 | 512 | validation
+mnli | premise hypothesis   | 3 | accuracy | 8 | 512 | validation_matched validation_mismatched
+qnli | question sentence    | 2 | accuracy | 3 | 512 | validation
+rte  | sentence1 sentence2  | 2 | accuracy | 3 | 512 | validation
+wnli | sentence1 sentence2  | 2 | accuracy | 5 | 128 | validation
+cola | sentence             | 2 | matthews | 3 | 512 | validation
+"""
+
+PUBLISHED = """
+90.5 87.8 87.6 86.2 80.8 81.2 88.6 64.6 30.1 | 77.5
+92.3 90.9 88.5 88.2 84.4 84.6 91.7 64.3 53.5 | 82.0
+85.9 80.0 73.0 85.8 76.1 75.3 83.4 53.8 56.3 | 74.4
+90.5 89.6 88.0 86.2 80.8 81.2 88.6 72.6 30.1 | 78.6
+92.3 90.3 86.8 88.2 84.4 84.6 91.7 79.4 53.5 | 83.5
+85.9 84.7 83.2 85.8 76.1 75.3 83.4 65.0 56.3 | 77.3
+"""
+
+
+def test_the_tasks_are_the_papers():
+    lines = [[part.strip() for part in line.split("|")] for line in TABLE.strip().splitlines()]
+    assert [line[0] for line in lines] == list(GLUE)
+    for name, columns, labels, metric, epochs, length, splits in lines:
+        task = GLUE[name]
+        assert task.columns == tuple(columns.split())
+        assert (1 if task.classes is None else len(task.classes)) == int(labels)
+        assert task.metrics[0] == metric
+        assert (task.epochs, task.max_length) == (int(epochs), int(length))
+        assert task.validation == tuple(splits.split())
+        assert (task.learning_rate, task.batch) == (2e-5, 32)
+        assert task.in_average == (name != "cola")
+
+
+@pytest.mark.parametrize("row", PUBLISHED.strip().splitlines())
+def test_the_average_is_that_of_the_published_rows(row):
+    numbers, average = row.split("|")
+    found = [float(number) for number in numbers.split()]
+    scores = dict(zip(("sst2", "mrpc", "stsb", "qqp"), found[:4], strict=True))
+    scores |= dict(zip(("qnli", "rte", "wnli"), found[6:], strict=True))
+    scores["mnli"] = dict(zip(GLUE["mnli"].validation, found[4:6], strict=True))
+    assert glue_average(scores) == pytest.approx(float(average), abs=0.051)
+    assert glue_average({**scores, "cola": 1.0}) == glue_average(scores), "CoLA does not count"
+    for name in scores:
+        with pytest.raises(CrateError, match=f"nine numbers; {name}"):
+            glue_average({key: value for key, value in scores.items() if key != name})
+    with pytest.raises(CrateError, match="mnli, validation_mismatched is missing"):
+        glue_average({**scores, "mnli": {"validation_matched": 80.0}})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_metrics_are_those_of_the_libraries(seed):
+    draw = np.random.default_rng(seed)
+    guess, truth = draw.integers(2, size=(2, 101))
+    found = sentence_metrics(("accuracy", "f1", "matthews"), guess, truth)
+    assert found == pytest.approx(
+        {
+            "accuracy": metrics.accuracy_score(truth, guess),
+            "f1": metrics.f1_score(truth, guess),
+            "matthews": metrics.matthews_corrcoef(truth, guess),
+        }
+    )
+    value, score = draw.normal(size=101).astype(np.float32), draw.integers(6, size=101) / 1.0
+    found = sentence_metrics(("spearman", "pearson"), value, score)
+    assert found["spearman"] == pytest.approx(stats.spearmanr(value, score)[0], rel=1e-12)
+    assert found["pearson"] == pytest.approx(stats.pearsonr(value.astype(float), score)[0], rel=1e-12)
+    three = draw.integers(3, size=(2, 101))
+    assert sentence_metrics(("accuracy",), *three) == {"accuracy": pytest.approx(float((three[0] == three[1]).mean()))}
+
+
+def test_what_is_undefined_is_zero_and_silent():
+    ones, zeros, mixed = np.ones(7), np.zeros(7), np.arange(7.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for guess, truth in ((ones * 0.1, mixed), (mixed, ones), (ones, ones)):
+            assert sentence_metrics(("spearman", "pearson"), guess, truth) == {"spearman": 0, "pearson": 0}
+        one, zero, both = ones.astype(int), zeros.astype(int), (mixed > 3).astype(int)
+        assert sentence_metrics(("f1", "matthews"), zero, both) == {"f1": 0, "matthews": 0}
+        assert sentence_metrics(("f1", "matthews", "accuracy"), zero, zero) == {"f1": 0, "matthews": 0, "accuracy": 1}
+        assert sentence_metrics(("f1", "matthews"), one, one) == {"f1": 1, "matthews": 0}
+        assert sentence_metrics(("spearman", "pearson"), np.ones(1), np.ones(1)) == {"spearman": 0, "pearson": 0}
+        tiny = 1e-9 * mixed
+        assert sentence_metrics(("pearson",), tiny, mixed)["pearson"] == pytest.approx(1), "small is not constant"
+
+
+def refused(match, call, *args, **kwargs):
+    with pytest.raises(CrateError, match=match) as caught:
+        call(*args, **kwargs)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_measured():
+    ids = np.array([0, 1, 2])
+    refused("unknown metric 'acuracy'; did you mean 'accuracy'", sentence_metrics, ["acuracy"], ids, ids)
+    refused(r"predictions \(3,\) and labels \(2,\)", sentence_metrics, ["accuracy"], ids, ids[:2])
+    refused("no predictions", sentence_metrics, ["accuracy"], ids[:0], ids[:0])
+    refused("f1 is for two classes", sentence_metrics, ["f1"], ids, ids)
+    refused("not all numbers", sentence_metrics, ["pearson"], np.array([np.nan, 1]), np.array([1.0, 2.0]))
+
+
+def rows(labels, columns=("sentence",)):
+    text = {name: [f"{name} {'ab' * number}" for number in range(len(labels))] for name in columns}
+    table = datasets.Dataset.from_dict({**text, "label": labels})
+    return SentenceRows(table, columns, load_tokenizer("bytes", kind="masked"), max_length=64)
+
+
+def classifier(labels):
+    return toys.build("sequence-classification", vocab_size=261, max_position_embeddings=64, num_labels=labels)
+
+
+@pytest.mark.parametrize("columns", [("sentence",), ("sentence1", "sentence2")])
+def test_scores_are_those_of_single_sentences(columns):
+    model, found, heard = classifier(3).train(), rows([2, 0, 1, 1, 2, 0, 1], columns), []
+    scores = score_sentences(model, found, ("accuracy",), batch_size=3, progress=heard.append)
+    assert model.training, "given back as it was"
+    assert heard == [3, 3, 1]
+    model.eval()
+    with torch.no_grad():
+        logits = torch.cat([model(**pad_batch([found[index]], 1)).logits for index in range(7)])
+    labels = torch.tensor([2, 0, 1, 1, 2, 0, 1])
+    assert scores["accuracy"] == pytest.approx(float((logits.argmax(-1) == labels).float().mean()))
+    assert scores["loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)), rel=1e-5)
+
+
+def test_scores_of_a_regression():
+    model, found = classifier(1).eval(), rows([0.5, 3.0, 2.0, 5.0, 1.5])
+    scores = score_sentences(model, found, ("spearman", "pearson"), batch_size=2)
+    with torch.no_grad():
+        said = torch.cat([model(**pad_batch([found[index]], 1)).logits[:, 0] for index in range(5)]).double().numpy()
+    truth = np.array([0.5, 3.0, 2.0, 5.0, 1.5])
+    assert scores["loss"] == pytest.approx(float(((said - truth) ** 2).mean()), rel=1e-5)
+    assert scores["pearson"] == pytest.approx(stats.pearsonr(said, truth)[0], rel=1e-4)
+    assert scores["spearman"] == pytest.approx(stats.spearmanr(said, truth)[0])
+
+
+def test_heads_that_do_not_fit():
+    refused("has 1 outputs, but the labels are classes", score_sentences, classifier(1), rows([0, 1]), ["accuracy"])
+    refused("has 3 outputs, but the labels are numbers", score_sentences, classifier(3), rows([0.5, 1.0]), ["pearson"])
+    refused("tells 2 classes apart, but there is a label 2", score_sentences, classifier(2), rows([0, 2]), ["accuracy"])
+    refused("needs a CrateForSequenceClassification, not a CrateForMaskedLM; measure it with masked_loss",
+            score_sentences, toys.build("masked-lm"), rows([0]), ["accuracy"])  # fmt: skip
+    refused("batch_size is 0", score_sentences, classifier(2), rows([0]), ["accuracy"], batch_size=0)
+    small = toys.build("sequence-classification", max_position_embeddings=64)
+    refused("outside the model's vocabulary of 29", score_sentences, small, rows([0]), ["accuracy"])

@@ -1,0 +1,457 @@
+"""Self-distillation against DINO written out in loops over pairs of views, and the upkeep of its two branches."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from codingrate import inspection
+from codingrate.errors import CrateError
+from codingrate.models import CrateForSelfDistillation
+from codingrate.models.distillation import distillation_loss, teacher_entropy
+from codingrate.training.distillation_schedules import teacher_momentum, teacher_temperature, weight_decay_at
+
+from . import toys
+
+P = 19
+SIZES = [(2, 2, 5, 7), (5, 2, 3, 11), (3, 1, 2, 13), (7, 2, 1, 17)]  # student views, teacher views, batch, P
+
+
+def small(**fields):
+    base = {"projection_hidden": 13, "projection_bottleneck": 11, "prototypes": P}
+    return CrateForSelfDistillation(toys.vision(**{**base, **fields}))
+
+
+def views(batch=5, dtype=torch.float32):
+    """Two global views of 21 × 14 pixels, three local ones of 7 × 14."""
+    return [
+        torch.randn(2, batch, 3, 21, 14, dtype=torch.float64).to(dtype),
+        torch.randn(3, batch, 3, 7, 14, dtype=torch.float64).to(dtype),
+    ]
+
+
+def shaken(model, scale=0.1):
+    """The same model after a step that went anywhere."""
+    with torch.no_grad():
+        for parameter in model.student.parameters():
+            parameter.add_(scale * torch.randn_like(parameter))
+    return model
+
+
+# What the reference says, pair by pair and number by number
+
+
+def softmax(row):
+    top = max(x.item() for x in row)
+    parts = [torch.exp(x - top) for x in row]
+    return [part / sum(parts) for part in parts]
+
+
+def naive_loss(student, teacher, center, tau_s, tau_t):
+    total, terms = 0.0, 0
+    for t in range(len(teacher)):
+        for s in range(len(student)):
+            if s == t:
+                continue
+            batch = 0.0
+            for b in range(student.shape[1]):
+                p = softmax([(teacher[t, b, j] - center[j]) / tau_t for j in range(len(center))])
+                q = softmax([student[s, b, j] / tau_s for j in range(len(center))])
+                batch = batch - sum(pj.detach() * torch.log(qj) for pj, qj in zip(p, q, strict=True))
+            total, terms = total + batch / student.shape[1], terms + 1
+    return total / terms
+
+
+@pytest.mark.parametrize(("tau_s", "tau_t"), [(0.1, 0.04), (0.7, 0.3)])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_the_loss_is_the_mean_over_pairs_of_different_views(sizes, tau_s, tau_t):
+    S, T, batch, outputs = sizes
+    student = (0.5 * torch.randn(S, batch, outputs, dtype=torch.float64)).requires_grad_()
+    teacher = (0.3 * torch.randn(T, batch, outputs, dtype=torch.float64)).requires_grad_()
+    center = 0.1 * torch.randn(outputs, dtype=torch.float64)
+    loss = distillation_loss(student, teacher, center, tau_s, tau_t)
+    expected = naive_loss(student, teacher, center, tau_s, tau_t)
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=0)
+    (gradient,) = torch.autograd.grad(loss, student)
+    (wanted,) = torch.autograd.grad(expected, student)
+    torch.testing.assert_close(gradient, wanted, rtol=1e-8, atol=1e-12)
+    unmoved = torch.autograd.grad(distillation_loss(student, teacher, center), teacher, allow_unused=True)
+    assert unmoved == (None,)
+
+
+def test_half_precision_is_summed_in_full_and_an_empty_batch_gives_zero():
+    student, teacher, center = torch.randn(3, 5, P), torch.randn(2, 5, P), torch.zeros(P)
+    low = distillation_loss(student.bfloat16(), teacher.bfloat16(), center.bfloat16())
+    assert low.dtype == torch.float32
+    exact = distillation_loss(student.bfloat16().double(), teacher.bfloat16().double(), center.double())
+    torch.testing.assert_close(low.double(), exact, rtol=1e-5, atol=0)
+    empty = torch.zeros(3, 0, P, requires_grad=True)
+    loss = distillation_loss(empty, torch.zeros(2, 0, P), center)
+    loss.backward()
+    assert loss.item() == float(teacher_entropy(torch.zeros(2, 0, P), center, 0.1)) == 0
+
+
+def test_the_entropy_is_that_of_what_the_student_is_shown():
+    logits, center, tau = 0.2 * torch.randn(2, 3, 7, dtype=torch.float64), 0.1 * torch.randn(7).double(), 0.3
+    total = 0.0
+    for t in range(2):
+        for b in range(3):
+            total -= sum(float(p * torch.log(p)) for p in softmax(list((logits[t, b] - center) / tau)))
+    assert float(teacher_entropy(logits, center, tau)) == pytest.approx(total / 6, rel=1e-10)
+    assert float(teacher_entropy(torch.zeros(2, 3, 7), torch.zeros(7), tau)) == pytest.approx(math.log(7))
+
+
+@pytest.mark.parametrize(
+    "shapes", [((3, 5, 7), (2, 4, 7)), ((2, 5, 7), (3, 5, 7)), ((1, 5, 7), (1, 5, 7)), ((3, 5, 7), (0, 5, 7))], ids=str
+)
+def test_logits_that_do_not_fit_are_refused(shapes):
+    with pytest.raises(CrateError, match=r"student_logits .* do not fit; expected \(views, batch, P\)"):
+        distillation_loss(torch.zeros(shapes[0]), torch.zeros(shapes[1]), torch.zeros(7))
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.3])
+def test_the_centre_follows_the_mean_of_the_raw_teacher(momentum):
+    model = small().double()
+    center = torch.zeros(P, dtype=torch.float64)
+    assert torch.equal(model.center, center)
+    for batch in (5, 3):
+        logits = torch.randn(2, batch, P, dtype=torch.float64)
+        model.update_center(logits, *([] if momentum == 0.9 else [momentum]))
+        mean = [sum(float(logits[v, b, j]) for v in range(2) for b in range(batch)) / (2 * batch) for j in range(P)]
+        center = torch.tensor([momentum * c + (1 - momentum) * m for c, m in zip(center, mean, strict=True)]).double()
+        torch.testing.assert_close(model.center, center, rtol=1e-6, atol=1e-7)
+    model.update_center(torch.zeros(2, 0, P))
+    torch.testing.assert_close(model.center, center, rtol=1e-6, atol=1e-7)
+
+
+def test_the_centre_is_that_of_all_processes(monkeypatch):
+    """Another process has 3 images of mean 1 where this one has 5 of mean 2."""
+
+    def all_reduce(tensor):
+        tensor += torch.cat([torch.full((P,), 6.0), torch.tensor([6.0])])
+
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    model = small()
+    model.update_center(torch.full((2, 5, P), 2.0))
+    torch.testing.assert_close(model.center, torch.full((P,), 0.1 * 13 / 8))
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 2, 30])
+@pytest.mark.parametrize(("start", "end"), [(0.04, 0.07), (0.04, 0.04)])
+def test_the_teacher_temperature_is_the_release_table(start, end, warmup):
+    table = np.concatenate((np.linspace(start, end, warmup), np.ones(100 - warmup) * end))
+    found = [teacher_temperature(epoch, start, end, warmup) for epoch in range(100)]
+    np.testing.assert_allclose(found, table, rtol=1e-14)
+    assert teacher_temperature(1000, start, end, warmup) == end
+
+
+@pytest.mark.parametrize("steps", [1, 7, 1000])
+@pytest.mark.parametrize("start", [0.996, 0.9995])
+def test_momentum_and_weight_decay_follow_a_cosine(steps, start):
+    for i in range(steps):
+        m = 1 - 0.5 * (1 - start) * (1 + np.cos(np.pi * i / steps))
+        assert teacher_momentum(i, steps, start) == pytest.approx(m, rel=1e-14)
+        decay = 0.4 + 0.5 * (0.04 - 0.4) * (1 + np.cos(np.pi * i / steps))
+        assert weight_decay_at(i, steps, 0.04, 0.4) == pytest.approx(decay, rel=1e-13)
+        assert weight_decay_at(i, steps, 0.005, 0.005) == pytest.approx(0.005)
+    assert teacher_momentum(0, steps) == 0.996
+    assert teacher_momentum(steps + 3, steps, start) == 1.0
+    assert weight_decay_at(0, 0, 0.1, 0.2) == pytest.approx(0.1)
+
+
+# The model
+
+
+def naive_head(head, z):
+    """The released head, one vector at a time."""
+    w = {name: p.detach() for name, p in head.named_parameters()}
+
+    def gelu(x):
+        return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+    rows = []
+    for x in z:
+        y = gelu(w["layers.0.weight"] @ x + w["layers.0.bias"])
+        y = gelu(w["layers.2.weight"] @ y + w["layers.2.bias"])
+        y = w["layers.4.weight"] @ y + w["layers.4.bias"]
+        y = y / y.square().sum().sqrt()
+        v, g = w["prototypes.direction"], w["prototypes.gain"]
+        rows.append(torch.stack([g[j, 0] * (v[j] / v[j].square().sum().sqrt()) @ y for j in range(len(v))]))
+    return torch.stack(rows)
+
+
+def test_the_released_head_compares_unit_vectors_with_prototypes():
+    head = small(normalize_prototypes=False).double().student.head
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    z = torch.randn(3, 15, dtype=torch.float64)
+    torch.testing.assert_close(head(z), naive_head(head, z), rtol=1e-9, atol=1e-12)
+
+
+def test_the_papers_head_is_its_equation():
+    model = small(projection_head="paper").double()
+    head = model.student.head
+    assert model.center.shape == (15,)
+    assert sum(p.numel() for p in head.parameters()) == 3 * (15 * 15 + 15)
+    W1, b1, W2, b2, W3, b3 = (torch.randn_like(p) for p in head.parameters())
+    head.load_state_dict(dict(zip(head.state_dict(), (W1, b1, W2, b2, W3, b3), strict=True)))
+    z = torch.randn(3, 15, dtype=torch.float64)
+    expected = torch.stack([W3 @ (W2 @ (W1 @ x + b1).clamp(min=0) + b2).clamp(min=0) + b3 for x in z])
+    torch.testing.assert_close(head(z), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_the_default_head_has_the_released_sizes():
+    with torch.device("meta"):
+        head = CrateForSelfDistillation(toys.vision()).student.head
+    shapes = [tuple(p.shape) for p in head.parameters()]
+    assert shapes == [
+        (2048, 15), (2048,), (2048, 2048), (2048,), (256, 2048), (256,), (65536, 256), (65536, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("initializer", ["torch", "xavier"])
+def test_the_head_starts_as_the_release_does(initializer):
+    model = small(projection_hidden=211, projection_bottleneck=97, prototypes=307, initializer=initializer)
+    head = model.student.head
+    for layer in head.layers:
+        if isinstance(layer, torch.nn.Linear):
+            assert float(layer.weight.detach().std()) == pytest.approx(0.02, rel=0.05)
+            assert not layer.bias.any()
+    direction = head.prototypes.direction.detach()
+    assert float(direction.abs().max()) <= 97**-0.5
+    assert float(direction.std()) == pytest.approx(97**-0.5 / 3**0.5, rel=0.02)
+    assert (head.prototypes.gain == 1).all()
+    for mine, theirs in model.pairs():
+        assert torch.equal(mine, theirs)
+        assert mine.data_ptr() != theirs.data_ptr()
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_gradients_reach_the_student_alone(normalize):
+    model = small(normalize_prototypes=normalize).train()
+    model(views=views()).loss.backward()
+    assert all(p.grad is None and not p.requires_grad for p in model.teacher.parameters())
+    frozen = {name for name, p in model.student.named_parameters() if not p.requires_grad}
+    assert frozen == ({"head.prototypes.gain"} if normalize else set())
+    assert all(p.grad is not None for name, p in model.student.named_parameters() if name not in frozen)
+
+
+def test_the_output_is_the_loss_of_its_logits():
+    model = shaken(small()).double()
+    model.update_center(torch.randn(2, 5, P).double())
+    before = model.center.clone()
+    output = model(views=views(dtype=torch.float64), student_temperature=0.2, teacher_temperature=0.07)
+    assert (output.student_logits.shape, output.teacher_logits.shape) == ((5, 5, P), (2, 5, P))
+    torch.testing.assert_close(
+        output.loss, naive_loss(output.student_logits, output.teacher_logits, model.center, 0.2, 0.07)
+    )
+    torch.testing.assert_close(output.entropy, teacher_entropy(output.teacher_logits, model.center, 0.07))
+    assert torch.equal(model.center, before)
+    as_tuple = model(views=views(dtype=torch.float64), return_dict=False)
+    assert [x.shape for x in as_tuple] == [(), (5, 5, P), (2, 5, P), ()]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pooling", ["class", "mean"])
+def test_many_crops_at_once_are_the_same_as_one_at_a_time(pooling):
+    model = shaken(small(pooling=pooling, class_token=pooling == "class")).double()
+    given = views(dtype=torch.float64)
+    crops = [crop for group in given for crop in group]
+    student = torch.stack([model.student(crop) for crop in crops])
+    teacher = torch.stack([model.teacher(crop) for crop in crops[:2]])
+    output = model(views=given)
+    torch.testing.assert_close(output.student_logits, student)
+    torch.testing.assert_close(output.teacher_logits, teacher)
+    torch.testing.assert_close(output.loss, distillation_loss(student, teacher, model.center))
+    only_global = model(views=given[:1]).loss
+    torch.testing.assert_close(only_global, distillation_loss(student[:2], teacher, model.center))
+
+
+def test_the_teacher_moves_towards_the_student():
+    model = shaken(small()).double().eval()
+    images = views(dtype=torch.float64)[0][0]
+    old = [p.clone() for p in model.teacher.parameters()]
+    before = model.features(images)
+    model.update_teacher(0.9)
+    for mine, theirs, was in zip(model.teacher.parameters(), model.student.parameters(), old, strict=True):
+        torch.testing.assert_close(mine, 0.9 * was + 0.1 * theirs)
+    assert not torch.allclose(model.features(images), before)  # nothing kept of the weights before
+    model.update_teacher(1.0)
+    torch.testing.assert_close(next(model.teacher.parameters()), 0.9 * old[0] + 0.1 * next(model.student.parameters()))
+    model.update_teacher(0.0)
+    for mine, theirs in model.pairs():
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_dropout_is_the_students_alone():
+    model = small(dropout=0.5).train()
+    assert model.student.training
+    assert not any(module.training for module in model.teacher.modules())
+    given = views()
+    first, second = model(views=given), model(views=given)
+    assert torch.equal(first.teacher_logits, second.teacher_logits)
+    assert not torch.equal(first.student_logits, second.student_logits)
+    model.eval()
+    assert torch.equal(model(views=given).student_logits, model(views=given).student_logits)
+
+
+def test_save_and_load_give_both_branches_and_the_centre(tmp_path):
+    model = shaken(small()).eval()
+    model.update_center(torch.randn(2, 5, P))
+    model.save_pretrained(tmp_path)
+    again, info = CrateForSelfDistillation.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    saved = model.state_dict()
+    assert set(saved) == set(again.state_dict())
+    for name, tensor in again.state_dict().items():
+        assert torch.equal(tensor, saved[name]), name
+    for name, parameter in again.named_parameters():
+        assert parameter.requires_grad == model.get_parameter(name).requires_grad, name
+    given = views()
+    assert torch.equal(again(views=given).loss, model(views=given).loss)
+    assert not torch.equal(model.student(given[0][0]), model.teacher(given[0][0]))
+
+
+def test_a_checkpoint_of_the_student_makes_the_teacher_too(tmp_path):
+    model = shaken(small())
+    model.save_pretrained(
+        tmp_path, state_dict={k: v for k, v in model.state_dict().items() if k.startswith("student.")}
+    )
+    again = CrateForSelfDistillation.from_pretrained(tmp_path)
+    for mine, theirs in again.pairs():
+        assert torch.equal(mine, theirs)
+    assert torch.equal(again.center, torch.zeros(P))
+
+
+def test_an_auto_class_finds_it_and_still_makes_an_autoencoder(tmp_path):
+    from transformers import AutoModelForPreTraining
+
+    small().save_pretrained(tmp_path)
+    assert type(AutoModelForPreTraining.from_pretrained(tmp_path)) is CrateForSelfDistillation
+    assert type(AutoModelForPreTraining.from_config(toys.autoencoding())) is toys.CrateForMaskedAutoencoding
+
+
+@torch.no_grad()
+def test_the_teacher_is_what_is_kept():
+    model = shaken(small(final_norm=True)).double()
+    model.update_teacher(0.5)
+    images = views(dtype=torch.float64)[0][0]
+    assert model.crate is model.teacher.crate is model.base_model
+    expected = model.teacher.norm(model.teacher.crate(images).last_hidden_state[:, 0])
+    torch.testing.assert_close(model.features(images), expected)
+    torch.testing.assert_close(model(images).logits, expected)
+    backbone = model.as_backbone()
+    torch.testing.assert_close(backbone(images).logits, expected)
+    assert (backbone.config.num_labels, model.config.num_labels) == (0, 5)
+    assert next(backbone.parameters()).data_ptr() != next(model.teacher.parameters()).data_ptr()
+    looked = inspection.trace(model, images)
+    assert looked.layers == tuple(model.teacher.crate.layers)
+    torch.testing.assert_close(looked.tokens[-1], inspection.trace(backbone, images).tokens[-1])
+
+
+def test_a_backbone_goes_out_and_comes_back():
+    model = shaken(small())
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    shaken(model).update_teacher(0.0)  # on from what the weights were
+    backbone = model.as_backbone(weights)
+    for name, tensor in backbone.state_dict().items():
+        source = name.replace("head_norm", "norm")
+        assert torch.equal(tensor, weights[f"teacher.{source}"]), name
+    with torch.no_grad():
+        for parameter in backbone.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    other = small()
+    other.start_from(backbone)
+    images = views()[0][0]
+    for branch in (other.student, other.teacher):
+        torch.testing.assert_close(branch.features(images), backbone(images).logits)
+    assert torch.equal(other.student.head.last_layer().direction, other.teacher.head.last_layer().direction)
+    assert not any(p.requires_grad for p in other.teacher.parameters())
+    assert small(projection_head="paper").student.head.last_layer().weight.shape == (15, 15)
+
+
+def test_the_orthogonality_penalty_is_the_students():
+    model = small(orthogonality="penalty", orthogonality_weight=0.03).train()
+    given = views()
+    penalized, plain = model(views=given).loss, model.eval()(views=given).loss
+    torch.testing.assert_close(penalized, plain + 0.03 * model.student.crate.orthogonality_penalty())
+
+
+def test_recomputing_layers_changes_no_gradient():
+    model, given = small().train(), views()
+
+    def gradients():
+        model.zero_grad()
+        model(views=given).loss.backward()
+        return [p.grad.clone() for p in model.student.parameters() if p.requires_grad]
+
+    expected = gradients()
+    model.gradient_checkpointing_enable()
+    for found, wanted in zip(gradients(), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own
+def test_compiles_to_one_graph():
+    torch._dynamo.reset()
+    model, given = shaken(small()).train(), views()
+    output = torch.compile(model, fullgraph=True, backend="aot_eager")(views=given)
+    torch.testing.assert_close(output.loss, model(views=given).loss)
+    output.loss.backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+
+
+@torch.no_grad()
+def test_bfloat16_runs_and_is_near():
+    model, given = shaken(small()).eval(), views()
+    exact = model(views=given)
+    low = model.bfloat16()(views=[group.bfloat16() for group in given])
+    assert (low.student_logits.dtype, low.loss.dtype) == (torch.bfloat16, torch.float32)
+    # eight bits, a few dozen operations deep, then divided by the temperature
+    assert float((low.student_logits - exact.student_logits).norm() / exact.student_logits.norm()) < 0.1
+    assert low.loss.isfinite()
+
+
+def test_a_student_learns_from_a_teacher_that_stands_still():
+    model, given = small().train(), views()
+    model.update_center(model(views=given).teacher_logits, momentum=0.0)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    losses = []
+    for _ in range(20):
+        output = model(views=given)
+        optimizer.zero_grad()
+        output.loss.backward()
+        optimizer.step()
+        losses.append(float(output.loss.detach()))
+        assert 0 < float(output.entropy) < losses[-1]
+    assert losses[-1] < 0.9 * losses[0]
+
+
+BAD = [
+    ([], r"^views have shapes \[\]; expected groups"),
+    ([torch.zeros(5, 3, 21, 14)], r"expected groups \(views, batch, channels, height, width\)$"),
+    ([torch.zeros(2, 5, 3, 21, 14), torch.zeros(2, 4, 3, 7, 14)], r"expected groups"),
+    ([torch.zeros(1, 5, 3, 21, 14)], r"expected two views or more, the first group for the teacher$"),
+    ([torch.zeros(2, 5, 3, 21, 15)], r"21 × 15 pixels is not divisible by patch_size 7"),
+]
+
+
+@pytest.mark.parametrize(("given", "pattern"), BAD, ids=range(len(BAD)))
+def test_bad_views_are_refused(given, pattern):
+    with pytest.raises(CrateError, match=pattern):
+        small()(views=given)
+
+
+def test_other_bad_input_is_refused():
+    with pytest.raises(CrateError, match=r"^pixel_values is missing"):
+        small()()
+    with pytest.raises(CrateError, match=r"^CrateForSelfDistillation needs modality='vision', not 'text'$"):
+        CrateForSelfDistillation(toys.text())
+    for name in ("projection_hidden", "projection_bottleneck", "prototypes"):
+        with pytest.raises(CrateError, match=f"^{name} is 0; it must be at least 1$"):
+            toys.vision(**{name: 0})
