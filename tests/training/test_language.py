@@ -261,6 +261,8 @@ def test_bad_text_and_models_are_refused(tmp_path, task):
         ]
     ):
         refused(message, run_text, tmp_path / f"run{number}", task, changes)
+        missing = "???" in changes.values()
+        assert (tmp_path / f"run{number}").exists() is not missing, "what is missing is said before anything is written"
 
 
 def test_a_model_and_a_tokenizer_that_do_not_belong_together(finished, tmp_path):

@@ -65,7 +65,7 @@ def refused(message, call, *args, **kwargs):
     assert len(str(caught.value).splitlines()) == 1
 
 
-VOCABULARIES = {"FacebookAI/roberta-base": 50265, "openai-community/gpt2": 50257}
+VOCABULARIES = {"FacebookAI/roberta-base": 50265, "openai-community/gpt2": 50257, "bytes": 261}
 
 
 def build(recipe, classes=7):
@@ -381,6 +381,10 @@ ABLATIONS = {
     ("crate-bert-base", "batch-8192"): {"schedule.batch": 8192, "run.device_batch": 32},
     ("crate-gpt-base", "adam"): ADAM,
     ("crate-gpt-base", "no-ista"): {"model.config": {"vocab_size": 50304, "sparsifier": "none"}},
+    ("crate-bert-base", "learned-positions"): {
+        "model.config": {"dropout": 0.1, "max_position_embeddings": 514, "positions": "learned"}
+    },
+    ("crate-gpt-base", "learned-positions"): {"model.config": {"vocab_size": 50304, "positions": "learned"}},
     ("crate-gpt-base", "batch-480"): {"schedule.batch": 480},
     ("gpt2-base", "small"): {"model.config": {"vocab_size": 50257, "hidden_size": 512, "num_attention_heads": 8}},
     **{

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -32,9 +32,10 @@ def reconstruct(
     from ..data import BatchAugment
     from ..evaluation import reconstructed, reconstruction_picture
     from ..models.autoencoder import CrateForMaskedAutoencoding
+    from ..training import load_weights
 
     names, pixels = _from_files(images, recipe) if images else _from_data(count, recipe)
-    model = CrateForMaskedAutoencoding.from_pretrained(folder)
+    model = cast(CrateForMaskedAutoencoding, load_weights(str(folder)))
     rows, losses = reconstructed(model, BatchAugment(recipe.augment).eval()(torch.stack(pixels)), recipe.augment, seed)
     path = reconstruction_picture(rows, output or run / "reconstruction.png")
     mean = sum(losses) / len(losses)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .output import Json, print_json, print_table
+
+if TYPE_CHECKING:
+    from ..training import RunResult
 
 
 def train(
@@ -31,9 +35,13 @@ def train(
     loaded = load_recipe(recipe, changes, variant)
     folder = output or Path("runs") / "-".join(filter(None, (Path(recipe).stem, variant)))
     result = train_run(loaded, folder, resume=resume, quiet=as_json)
+    if not int(os.environ.get("RANK", "0")):
+        _show(result, as_json)
     _leave_processes()
-    if int(os.environ.get("RANK", "0")):
-        return
+
+
+def _show(result: RunResult, as_json: bool) -> None:
+    folder = result.folder
     if as_json:
         print_json({"run": str(folder), "seconds": result.seconds, "parameters": result.parameters, **result.figures})
         return
@@ -42,12 +50,17 @@ def train(
 
 
 def _leave_processes() -> None:
-    """Wait for the other processes and part from them: one that ends early takes gloo's threads down with it."""
+    """End a process that is one of several right here.
+
+    A thread of gloo may still let go of a tensor; where the interpreter is closing down already, that aborts the
+    process, and the launcher then calls the run failed (torch 2.13).
+    """
     from torch import distributed
 
     if distributed.is_available() and distributed.is_initialized():
-        distributed.barrier()
-        distributed.destroy_process_group()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def recipes(

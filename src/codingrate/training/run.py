@@ -24,6 +24,7 @@ from ..models.layers import Layer
 from .callbacks import AverageWeights, Layerwise, Metrics, ProgressLine, SavedModels, TaskSteps
 from .recipe import Recipe
 from .recipe_files import build_recipe, save_recipe
+from .start import given_data, given_source
 from .tasks import TASKS, task_of
 from .trainer import CrateTrainer, checkpoints
 
@@ -55,8 +56,9 @@ def train(recipe: Recipe, output: str | Path, *, resume: bool = False, quiet: bo
     """Train by a recipe into a run folder; with `resume`, go on from its last complete checkpoint.
 
     The folder holds recipe.yaml (resolved), metrics.jsonl, model/best and model/last (from_pretrained reads them),
-    checkpoints/ and logs/ (TensorBoard).
+    checkpoints/ and logs/ (TensorBoard); of runs on text also tokenizer/ and tokens/, the ids they train on.
     """
+    given_data(recipe), given_source(recipe)  # before anything is written
     folder = Path(output)
     checkpoint = open_folder(folder, recipe, resume)
     task = task_of(recipe)

@@ -92,9 +92,17 @@ def given_source(recipe: Recipe) -> str | None:
     return recipe.model.from_
 
 
+def given_data(recipe: Recipe) -> str:
+    """What `data.name` names."""
+    if recipe.data.name == MUST_GIVE:
+        raise CrateError("this recipe has no data of its own; give data.name or --data, a path or a hub id")
+    return recipe.data.name
+
+
 def load_weights(source: str) -> CratePreTrainedModel:
     """A model from a run folder, a released checkpoint file, a saved model's folder or a hub id."""
     from transformers import AutoConfig
+    from transformers.utils import logging as transformers_logging
 
     from .. import models
 
@@ -103,6 +111,8 @@ def load_weights(source: str) -> CratePreTrainedModel:
         return models.load_released(path)
     folder = saved_model(path) if path.is_dir() else None
     where = str(folder or source)
+    if folder is not None:
+        transformers_logging.disable_progress_bar()  # a bar for what takes a blink
     try:
         config = AutoConfig.from_pretrained(where)
     except (OSError, ValueError) as error:

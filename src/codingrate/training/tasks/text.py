@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
-from ..recipe import MUST_GIVE, Recipe
+from ..recipe import Recipe
+from ..start import given_data
 from .base import Task
 
 if TYPE_CHECKING:
@@ -34,7 +34,4 @@ class TextTask(Task):
 
 def text_source(recipe: Recipe) -> dict[str, Any]:
     """Where the text lies, as arguments of `load_text` and `load_sentences`."""
-    section = recipe.data
-    if section.name == MUST_GIVE:
-        raise CrateError("this recipe has no text of its own; give data.name or --data, a path or a hub id")
-    return {"name": section.name, "path": section.path, "split_seed": section.split_seed}
+    return {"name": given_data(recipe), "path": recipe.data.path, "split_seed": recipe.data.split_seed}
