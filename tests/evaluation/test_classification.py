@@ -88,6 +88,14 @@ def test_a_limit_is_spread_over_the_split(tmp_path):
     assert classify(Linear(3, 3 * 49), data, RGB, limit=99).images == 30
 
 
+def test_a_limit_takes_every_class_when_they_come_in_turn(tmp_path):
+    """Ten rows that go round two classes: every other row would be of one class only."""
+    data = load_images(str(write_classes(tmp_path / "set", {"ant": 10, "bee": 10})), test_share=1)
+    turns = dataclasses.replace(data, test=data.test.select([row // 2 + 10 * (row % 2) for row in range(20)]))
+    assert turns.test["label"][:4] == [0, 1, 0, 1]
+    assert classify(Linear(2, 3 * 49), turns, RGB, limit=10).confusion.sum(1).tolist() == [5, 5]
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 def test_corrupt_images_are_left_out_and_named(tmp_path, streaming):
     folder = write_classes(tmp_path / "set", {"ant": 8, "bee": 8})

@@ -31,7 +31,9 @@ def probe(
     method: Annotated[str, typer.Option(help="logistic, knn or finetune.")] = "logistic",
     baselines: Annotated[bool, typer.Option(help="Also the untrained model and the bare pixels.")] = False,
     which: Annotated[str, typer.Option(help="The run's best model or its last.")] = "last",
-    limit: Annotated[int | None, typer.Option(min=1, help="So many images of each split, spread evenly.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="So many images of each split, of every class its share.")
+    ] = None,
     k: Annotated[list[int] | None, typer.Option(min=1, help="With knn: neighbours; repeat to choose.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 256,
     cache: Annotated[Path | None, typer.Option(help="Folder where features are kept; RUN/features.")] = None,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -44,7 +45,8 @@ def split_rows(data: ImageData, split: str, limit: int | None) -> tuple[Any, lis
         raise empty(data, split)
     if limit is None or limit >= len(rows):
         return rows, None
-    return rows, [index * len(rows) // limit for index in range(limit)]
+    by_class = np.argsort(np.asarray(rows[data.label_column]), kind="stable")  # in whatever order classes come
+    return rows, sorted(by_class[np.arange(limit) * len(rows) // limit].tolist())
 
 
 def empty(data: ImageData, split: str) -> CrateError:

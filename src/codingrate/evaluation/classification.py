@@ -35,7 +35,7 @@ def classify(
     """Measure a model, whose output has `.logits` (batch, classes), on the evaluation crops of a split.
 
     The model runs in eval mode and is given back as it was; with a `device` it is moved there and stays. `limit`
-    takes so many images spread evenly over the split, for class folders lie one after the other; of a stream, the
+    takes so many images of the split, as many of each class as its share; of a stream, the
     first. `progress` hears after each batch how many images it held. `real_labels` is ImageNet's real.json. A share
     of unreadable images above `max_corrupt` is an error, fewer are named in the report.
     """
