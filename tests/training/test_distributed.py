@@ -99,6 +99,7 @@ import json, sys, torch
 from pathlib import Path
 from torch.distributed.tensor import DTensor
 from codingrate.training import build_classifier, load_recipe
+from codingrate.training.processes import leave_processes
 from codingrate.training.run import build_trainer
 from codingrate.training.tasks import load_data
 recipe = load_recipe(sys.argv[1])
@@ -110,6 +111,7 @@ held = sum(p.to_local().numel() for p in parameters.values() if isinstance(p, DT
 all_of_them = sum(p.numel() for p in parameters.values())
 whole = [name for name, p in parameters.items() if not isinstance(p, DTensor)]
 Path(sys.argv[2], f"rank{trainer.args.process_index}.json").write_text(json.dumps([held, all_of_them, whole]))
+leave_processes()
 """
 
 
@@ -127,6 +129,7 @@ SEEN = """
 import json, sys
 from pathlib import Path
 from codingrate.training import build_classifier, load_recipe
+from codingrate.training.processes import leave_processes
 from codingrate.training.run import build_trainer
 from codingrate.training.tasks import load_data
 recipe, folder = load_recipe(sys.argv[1]), Path(sys.argv[2])
@@ -142,6 +145,7 @@ def prepare(inputs):
 trainer._prepare_inputs = prepare
 trainer.train()
 (folder / f"rank{trainer.args.process_index}.json").write_text(json.dumps(seen))
+leave_processes()
 """
 
 

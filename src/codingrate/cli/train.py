@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +29,7 @@ def train(
     """Train by a recipe. One process, or as many as torchrun or accelerate launch start."""
     from ..training import load_recipe
     from ..training import train as train_run
+    from ..training.processes import leave_processes
 
     changes = [*(overrides or []), *([f"data.name={json.dumps(data)}"] if data is not None else [])]
     loaded = load_recipe(recipe, changes, variant)
@@ -37,7 +37,7 @@ def train(
     result = train_run(loaded, folder, resume=resume, quiet=as_json)
     if not int(os.environ.get("RANK", "0")):
         _show(result, as_json)
-    _leave_processes()
+    leave_processes()
 
 
 def _show(result: RunResult, as_json: bool) -> None:
@@ -47,20 +47,6 @@ def _show(result: RunResult, as_json: bool) -> None:
         return
     print(f"{result.headline} with {result.parameters:,} parameters in {result.seconds:.0f} s")
     print(f"run: {folder}; next: crate evaluate {folder}")
-
-
-def _leave_processes() -> None:
-    """End a process that is one of several right here.
-
-    A thread of gloo may still let go of a tensor; where the interpreter is closing down already, that aborts the
-    process, and the launcher then calls the run failed (torch 2.13).
-    """
-    from torch import distributed
-
-    if distributed.is_available() and distributed.is_initialized():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
 
 
 def recipes(
