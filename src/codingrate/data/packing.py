@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
-from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._files import replacing
 from ..errors import CrateError, unknown_name
 from .documents import Documents, hashed
 from .encoding import WRAPS, Encoder
@@ -85,7 +84,7 @@ def pack_text(
     found = read_tokens(path) if key else None
     if found is not None and found.key == key:
         return found
-    with _replacing(path) as draft, draft.open("wb") as file:
+    with replacing(path) as draft, draft.open("wb") as file:
         count, size, number = _write(file, _batches(documents, name), encoder, progress)
         if size == 0:
             raise CrateError(f"{name} holds no text to tokenise; give more of it, or another share for validation")
@@ -94,7 +93,7 @@ def pack_text(
         os.fsync(file.fileno())  # before the JSON file vouches for it
     tokens = Tokens(path, count, encoder.dtype, number, size, encoder.hash, key)
     about = {name: value for name, value in asdict(tokens).items() if name != "path"}
-    with _replacing(path.with_suffix(".json")) as draft:
+    with replacing(path.with_suffix(".json")) as draft:
         draft.write_text(json.dumps({"format": _FORMAT, **about}, indent=2) + "\n", encoding="utf-8")
     return tokens
 
@@ -141,20 +140,3 @@ def _batches(documents: Documents, name: str) -> Iterator[list[Piece]]:
         raise CrateError(f"cannot read {name}: {first_line(error)}") from error
     if batch:
         yield batch
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to, which takes its place when the block ends well, and leaves no trace if not."""
-    draft = path.with_name(f".{path.name}.{uuid4().hex[:8]}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield draft
-        draft.replace(path)
-    except OSError as error:
-        raise CrateError(
-            f"cannot write {path}: {error.strerror or error}; free space or give another folder"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):  # gone by the rename, or never begun
-            draft.unlink()

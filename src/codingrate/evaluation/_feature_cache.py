@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from .._files import replacing_folder
 from ..data import Augment, ImageData
-from ._files import replacing_folder
 
 Block = tuple[NDArray[np.float32], NDArray[np.int64]]
 

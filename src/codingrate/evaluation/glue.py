@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from .._files import replacing
 from ..data import GLUE, SentenceRows, pad_batch
 from ..errors import CrateError, unknown_name
 from ..models import CrateForSequenceClassification
-from ._files import replacing
 from ._images import evaluating, placed
 from ._text import check_ids, check_sizes, expect
 

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .._files import replacing
 from ..data import Tokens
 from ..errors import CrateError
-from ._files import replacing
 from ._images import evaluating, placed
 from ._text import check_ids, check_sizes, expect_causal, token_ids
 

@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .._files import replacing
 from ..data import Masking, Tokens, mask_own_tokens
 from ..errors import CrateError
 from ..models import CrateForMaskedLM
-from ._files import replacing
 from ._images import evaluating, placed
 from ._text import check_ids, check_sizes, expect, room, token_ids
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._files import replacing
 from ..errors import CrateError
-from ._files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

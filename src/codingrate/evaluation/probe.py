@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .._files import replacing
 from ..errors import unknown_name
-from ._files import replacing
 from .features import Features
 from .knn import KS, knn_probe
 from .logistic import STRENGTHS, logistic_probe

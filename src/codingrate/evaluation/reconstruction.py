@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._files import replacing
 from ..data import Augment, CorruptImages, ImageData
 from ..errors import CrateError
 from ..models.autoencoder import CrateForMaskedAutoencoding, kept_patches
-from ._files import replacing
 from ._images import as_read, batches, check_input, check_numbers, empty, evaluating, placed, split_rows
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from ._files import replacing
+from .._files import replacing
 from .picture import confusion_picture
 
 _LARGEST_IN_JSON = 100

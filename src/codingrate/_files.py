@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
-from ..errors import CrateError
+from .errors import CrateError
 
 
 @contextlib.contextmanager
@@ -18,7 +17,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Beside it, because a rename is atomic within one file system only.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = path.with_name(f".{path.name}.{uuid4().hex[:8]}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield draft
