@@ -1,0 +1,147 @@
+"""Denoising against the low-dimensional Gaussian mixture (paper 3.1, B.2): score, Tweedie's formula, attention form.
+
+Points are rows, z (..., d), each denoised by itself; bases are (K, d, p). The model is z = z♮ + σw with z♮ = U_s α,
+s uniform on the K subspaces, α ~ N(0, Λ), Λ diagonal. One Λ and equal shares are no loss: the paper's normalisation,
+π_k / √det(Σ_k + σ²I) the same for every k, holds at every σ only if all Λ_k are one Λ up to the order of columns.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from codingrate.errors import CrateError
+from codingrate.objective import TokenSample, sample_tokens
+
+ORTHONORMAL = 1e-4  # float32 bases are orthonormal to about 1e-6; learned ones are off by far more
+
+
+class SubspaceMixture:
+    """The law of U_s α, α ~ N(0, Λ), and of its noisy versions U_s α + σw (eq. gaussian_tokens_noise).
+
+    bases: orthonormal U_k, (K, d, p). variances: the diagonal of Λ, (p,) or one number for all p.
+    Every function of z takes rows (..., d) and a noise level σ > 0, and computes in the wider dtype of z and bases.
+    """
+
+    def __init__(self, bases: Tensor, variances: Tensor | float = 1.0) -> None:
+        self.bases = check_orthonormal(bases)
+        spread = torch.as_tensor(variances, dtype=self.bases.dtype, device=self.bases.device)
+        if spread.ndim > 1 or spread.numel() not in (1, bases.shape[-1]):
+            raise CrateError(f"variances must be one number or ({bases.shape[-1]},), got shape {tuple(spread.shape)}")
+        if not bool((spread > 0).all()) or not bool(spread.isfinite().all()):
+            raise CrateError("variances must be positive and finite")
+        self.variances = spread.expand(bases.shape[-1])
+        """Λ's diagonal, (p,)."""
+
+    def sample(self, n: int, sigma: float = 0.0, generator: torch.Generator | None = None) -> TokenSample:
+        """n independent draws of U_s α + σw; codes are α / √Λ."""
+        return sample_tokens(self.bases * self.variances.sqrt(), n, sigma, generator)
+
+    def covariance(self, sigma: float = 0.0) -> Tensor:
+        """E zz* = (1/K) Σ_k U_k Λ U_k* + σ²I, (d, d)."""
+        count, d, _ = self.bases.shape
+        signal = torch.einsum("kdp,p,kep->de", self.bases, self.variances, self.bases) / count
+        return signal + sigma**2 * torch.eye(d, dtype=signal.dtype, device=signal.device)
+
+    def log_density(self, z: Tensor, sigma: float) -> Tensor:
+        """log q(z) = log (1/K) Σ_k N(z; 0, U_k Λ U_k* + σ²I), (..., d) → (...).
+
+        By Woodbury z*(Σ_k + σ²I)⁻¹z = (‖z‖² − Σ_j s_j (U_k*z)_j²)/σ² with s = Λ/(Λ + σ²), so no d × d matrix is made.
+        """
+        z = check_points(z, self.bases, sigma)
+        count, d, _ = self.bases.shape
+        constant = d * math.log(2 * math.pi * sigma**2) + torch.log1p(self.variances / sigma**2).sum()
+        quadratic = z.square().sum(-1) / sigma**2
+        return self._affinity(z, sigma).logsumexp(-1) - math.log(count) - (constant + quadratic) / 2
+
+    def responsibilities(self, z: Tensor, sigma: float) -> Tensor:
+        """P(s = k | z), (..., d) → (..., K): the softmax of Σ_j s_j (U_k*z)_j² / 2σ², s = Λ/(Λ + σ²)."""
+        z = check_points(z, self.bases, sigma)
+        return self._affinity(z, sigma).softmax(-1)
+
+    def denoise(self, z: Tensor, sigma: float) -> Tensor:
+        """E[z♮ | z] = Σ_k P(s = k | z) U_k s ∘ U_k*z, s = Λ/(Λ + σ²): the conditional mean, exactly; (..., d) → same.
+
+        Given s = k the pair (z♮, z) is Gaussian and U_k s ∘ U_k*z is its Wiener filter.
+        """
+        z = check_points(z, self.bases, sigma)
+        share = self._affinity(z, sigma).softmax(-1)
+        return _combine(share, codes(z, self.bases) * self._wiener(sigma), self.bases)
+
+    def score(self, z: Tensor, sigma: float) -> Tensor:
+        """∇ log q(z) = −Σ_k P(s = k | z) (Σ_k + σ²I)⁻¹ z (B.2, proposition score_multi_subspaces), (..., d) → same.
+
+        With Woodbury's (Σ_k + σ²I)⁻¹z = (z − U_k s ∘ U_k*z)/σ² the sum is (z − E[z♮ | z])/σ²: Tweedie's formula.
+        """
+        z = check_points(z, self.bases, sigma)
+        return (self.denoise(z, sigma) - z) / sigma**2
+
+    def _wiener(self, sigma: float) -> Tensor:
+        return self.variances / (self.variances + sigma**2)
+
+    def _affinity(self, z: Tensor, sigma: float) -> Tensor:
+        """log q(z | k) up to what all k share, (..., K)."""
+        return (codes(z, self.bases).square() * self._wiener(sigma)).sum(-1) / (2 * sigma**2)
+
+
+def attention_denoise(z: Tensor, bases: Tensor, sigma: float) -> Tensor:
+    """Σ_k softmax(‖U_k*z‖² / 2σ²)_k U_k U_k*z, the paper's E[z♮ | z] up to approximation; (..., d) → (..., d).
+
+    Eq. mog-score-as-attention: one token attends to K heads. It leaves out the Wiener factor s = Λ/(Λ + σ²) of
+    `SubspaceMixture.denoise`, in the softmax and in the value, so it needs no Λ.
+    """
+    check_orthonormal(bases)
+    z = check_points(z, bases, sigma)
+    w = codes(z, bases)
+    return _combine((w.square().sum(-1) / (2 * sigma**2)).softmax(-1), w, bases)
+
+
+def nearest_subspace(z: Tensor, bases: Tensor) -> Tensor:
+    """Index of the subspace nearest to z, argmax_k ‖U_k*z‖; (..., d) → (...), int64."""
+    check_orthonormal(bases)
+    return codes(check_points(z, bases), bases).square().sum(-1).argmax(-1)
+
+
+def project_nearest(z: Tensor, bases: Tensor) -> Tensor:
+    """U_k U_k*z for the nearest subspace k: the limit of both denoisers as σ → 0 (3.1); (..., d) → (..., d)."""
+    nearest = bases[nearest_subspace(z, bases)]  # (..., d, p)
+    z = check_points(z, bases)
+    return (nearest.to(z.dtype) @ (nearest.to(z.dtype).mT @ z.unsqueeze(-1))).squeeze(-1)
+
+
+def codes(z: Tensor, bases: Tensor) -> Tensor:
+    """U_k*z for every k: (..., d) → (..., K, p)."""
+    return torch.einsum("...d,kdp->...kp", z, bases.to(z.dtype))
+
+
+def _combine(share: Tensor, values: Tensor, bases: Tensor) -> Tensor:
+    """Σ_k share_k U_k values_k: shares (..., K), values (..., K, p) → (..., d)."""
+    return torch.einsum("...kp,kdp->...d", share.unsqueeze(-1) * values, bases.to(values.dtype))
+
+
+def check_orthonormal(bases: Tensor) -> Tensor:
+    """Bases (K, d, p) in float32 or float64, each with orthonormal columns."""
+    if not isinstance(bases, Tensor) or bases.ndim != 3 or 0 in bases.shape:
+        raise CrateError(f"bases must be a tensor (K, d, p), got {getattr(bases, 'shape', type(bases).__name__)}")
+    if bases.dtype not in (torch.float32, torch.float64):
+        raise CrateError(f"bases must be float32 or float64, got {bases.dtype}; convert them with .float()")
+    gram = bases.detach().mT @ bases.detach()
+    defect = (gram - torch.eye(bases.shape[-1], dtype=gram.dtype, device=gram.device)).abs().max()
+    if not float(defect) < ORTHONORMAL:
+        raise CrateError(
+            f"bases must have orthonormal columns, U*U is off by {float(defect):.1e}; take their QR factor"
+        )
+    return bases
+
+
+def check_points(z: Tensor, bases: Tensor, sigma: float | None = None) -> Tensor:
+    """Points (..., d) in the wider dtype of z and bases; a noise level, if there is one, must be positive."""
+    if not isinstance(z, Tensor) or not z.is_floating_point():
+        raise CrateError("z must be a floating-point tensor of rows (..., d); convert it with .float()")
+    if z.ndim < 1 or z.shape[-1] != bases.shape[1]:
+        raise CrateError(f"z must be rows (..., d) with d = {bases.shape[1]} as in bases, got shape {tuple(z.shape)}")
+    if sigma is not None and not 0 < sigma < math.inf:
+        raise CrateError(f"sigma must be positive and finite, got {sigma}; its limit at 0 is project_nearest")
+    return z.to(torch.promote_types(z.dtype, bases.dtype))

@@ -1,0 +1,146 @@
+"""The unrolled optimisation, run as an optimiser: subspaces are known and nothing is learned (paper 2.2 to 2.5, A).
+
+A layer takes two half steps. The first lowers R^c(Z | U), by its exact gradient or by one of the approximations that
+lead to attention; the second lowers λ‖Z‖₁ − R(Z) over Z ≥ 0, or the LASSO that stands for it. The operators are those
+of `codingrate.operators`, with weights given from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from codingrate.errors import unknown_name
+from codingrate.objective import (
+    coding_rate,
+    coding_rate_gradient,
+    coding_rate_lipschitz,
+    l1_norm,
+    subspace_coding_rate,
+    subspace_coding_rate_gradient,
+)
+from codingrate.operators import ISTA, AttentionSpec, ProximalStep, SparsifierSpec, TiedMSSA
+
+COMPRESSIONS = ("exact", "neumann", "mssa")
+SPARSIFICATIONS = ("proximal", "ista")
+
+
+def mssa(z: Tensor, bases: Tensor, eps: float) -> Tensor:
+    """MSSA(Z | U) = β Σ_k SSA(Z | U_k)U_kᵀ by `TiedMSSA`: z (n, d), bases (K, d, p) → (n, d)."""
+    K, d, p = bases.shape
+    with torch.device("meta"):
+        operator = TiedMSSA(AttentionSpec(dim=d, heads=K, head_dim=p, eps=eps))
+    update: Tensor = functional_call(operator, {"project.weight": bases.mT.flatten(0, 1)}, z[None])[0][0]
+    return update
+
+
+def ista(z: Tensor, dictionary: Tensor, step_size: float, sparsity: float) -> Tensor:
+    """ReLU(Z − ηDᵀ(DZ − Z) − ηλ) by `ISTA`: z (n, d), D (d, d) → (n, d)."""
+    return _sparsify(ISTA, SparsifierSpec(dim=z.shape[-1], step_size=step_size, sparsity=sparsity), dictionary, z)
+
+
+def proximal_layer(z: Tensor, dictionary: Tensor, sparsity: float, alpha: float) -> Tensor:
+    """ReLU((1 + 4/(9(1 + α)))DᵀZ − 4λ/(9α)) by `ProximalStep`: z (n, d), D (d, d) → (n, d)."""
+    return _sparsify(ProximalStep, SparsifierSpec(dim=z.shape[-1], sparsity=sparsity, alpha=alpha), dictionary, z)
+
+
+def _sparsify(kind: type[ISTA | ProximalStep], spec: SparsifierSpec, dictionary: Tensor, z: Tensor) -> Tensor:
+    with torch.device("meta"):
+        operator: nn.Module = kind(spec)
+    result: Tensor = functional_call(operator, {"dictionary": dictionary}, z)
+    return result
+
+
+def compression_smoothness(bases: Tensor, n: int, eps: float) -> float:
+    """Lipschitz constant of ∇R^c( · | U) for n tokens: β‖Σ_k U_kU_kᵀ‖.
+
+    Each R(U_kᵀZ) has a Hessian of at most β on the codes (`coding_rate_lipschitz(tight=True)`); a step κ of at most the
+    inverse lowers R^c by κ/2 ‖∇R^c‖² or more.
+    """
+    total = torch.einsum("kdp,kep->de", bases, bases)
+    return coding_rate_lipschitz(n, bases.shape[-1], eps, tight=True) * float(torch.linalg.matrix_norm(total, 2))
+
+
+def compression_direction(z: Tensor, bases: Tensor, eps: float, method: str = "exact") -> Tensor:
+    """What a step subtracts κ times: ∇R^c, its Neumann form, or βZ − βMSSA(Z | U); z (n, d) → (n, d)."""
+    if method not in COMPRESSIONS:
+        raise unknown_name("method", method, COMPRESSIONS)
+    if method != "mssa":
+        return subspace_coding_rate_gradient(z, bases, eps, method)
+    beta = bases.shape[-1] / (z.shape[-2] * eps**2)
+    return beta * (z - mssa(z, bases, eps))
+
+
+def proximal_step(z: Tensor, eps: float, weight: float) -> Tensor:
+    """One majorise-minimise step on λ‖Z‖₁ − R(Z) over Z ≥ 0, without the paper's orthogonality; z (n, d) → (n, d).
+
+    Z⁺ = ReLU(Z + ∇R(Z)/L − λ/L),  L = 9α/4   (eq. mm-iter)
+    """
+    smooth = coding_rate_lipschitz(z.shape[-2], z.shape[-1], eps)
+    return torch.relu(z + (coding_rate_gradient(z, eps) - weight) / smooth)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """The terms of the objective along the way, one value per half layer, the start first."""
+
+    compression: Tensor
+    """R^c(Z | U), (2·layers + 1,)."""
+    expansion: Tensor
+    """R(Z)."""
+    sparsity: Tensor
+    """λ‖Z‖₁."""
+    tokens: Tensor
+    """Z at the end, (n, d)."""
+
+    @property
+    def objective(self) -> Tensor:
+        """What the network minimises: R^c + λ‖Z‖₁ − R, the negative sparse rate reduction."""
+        return self.compression + self.sparsity - self.expansion
+
+
+def alternate(
+    z: Tensor,
+    bases: Tensor,
+    eps: float,
+    weight: float,
+    layers: int,
+    compression: str = "exact",
+    sparsification: str = "proximal",
+    step: float | None = None,
+) -> Descent:
+    """The alternating minimisation of eq. compression and eq. sparsification from z ≥ 0 (n, d), for so many layers.
+
+    κ is `step`; by default it is 4/(9α), the length of the second half step, so that together they follow the gradient
+    of the whole objective. "proximal" lowers λ‖Z‖₁ − R itself; "ista" takes an ISTA step with D = I, whose LASSO keeps
+    R by staying near Z, and the same threshold.
+    """
+    if sparsification not in SPARSIFICATIONS:
+        raise unknown_name("sparsification", sparsification, SPARSIFICATIONS)
+    eta = 1 / coding_rate_lipschitz(z.shape[-2], z.shape[-1], eps)
+    kappa = eta if step is None else step
+    seen = [z]
+    for _ in range(layers):
+        seen.append(seen[-1] - kappa * compression_direction(seen[-1], bases, eps, compression))
+        if sparsification == "ista":
+            seen.append(ista(seen[-1], torch.eye(z.shape[-1], dtype=z.dtype), eta, weight))
+        else:
+            seen.append(proximal_step(seen[-1], eps, weight))
+    path = torch.stack(seen)
+    return Descent(subspace_coding_rate(path, bases, eps), coding_rate(path, eps), weight * l1_norm(path), path[-1])
+
+
+def compression_change(z: Tensor, bases: Tensor, eps: float, steps: Sequence[float], method: str = "exact") -> Tensor:
+    """R^c(Z − κG | U) − R^c(Z | U) for each κ in `steps`, G by method; positive where the step does not descend."""
+    direction = compression_direction(z, bases, eps, method)
+    moved = z - torch.as_tensor(steps, dtype=z.dtype)[:, None, None] * direction
+    return subspace_coding_rate(moved, bases, eps) - subspace_coding_rate(z, bases, eps)
+
+
+def unit(z: Tensor) -> Tensor:
+    """Tokens of norm one."""
+    return z / torch.linalg.vector_norm(z, dim=-1, keepdim=True)

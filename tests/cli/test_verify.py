@@ -1,0 +1,102 @@
+"""`crate verify` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from codingrate.cli import main
+from codingrate.theory.claims import Finding, claim, frame
+
+
+def crate(capsys, *arguments):
+    """Exit code, standard output, and the lines of an error."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return int(stop.value.code or 0), out, [line for line in err.splitlines() if line.startswith("crate:")]
+
+
+def test_the_table_names_everything(capsys):
+    code, out, said = crate(capsys, "verify", "--claim", "base-assumption", "--claim", "neumann-order", "--seed", 3)
+    assert (code, said) == (0, [])
+    for words in ("claim", "paper", "prediction", "measured", "verdict", "seed", "neumann-order", "eq:gd_rc_neumann"):
+        assert words in out
+    assert out.index("neumann-order") < out.index("base-assumption"), "the order of the paper"
+    assert "2 claims in" in out
+    assert "1 holds, 0 holds in range, 1 fails" in out
+
+
+def test_json_is_for_machines_and_the_seed_matters(capsys):
+    reports = []
+    for seed in (0, 0, 1):
+        code, out, _ = crate(capsys, "verify", "--quick", "--claim", "neumann-order", "--seed", seed, "--json")
+        assert code == 0
+        (report,) = json.loads(out)
+        assert report.pop("seconds") >= 0
+        reports.append(report)
+    assert reports[0] == reports[1]
+    assert reports[0]["numbers"] != reports[2]["numbers"]
+    report = reports[0]
+    assert (report["claim"], report["section"], report["verdict"]) == ("neumann-order", "2.3", "holds")
+    assert report["ok"] is True
+    assert report["numbers"]["slope"] == pytest.approx(2, abs=0.02)
+    assert report["statement"]
+    assert report["threshold"]
+
+
+def test_the_page_is_written(capsys, tmp_path):
+    code, out, _ = crate(capsys, "verify", "--claim", "neumann-order", "--html", tmp_path / "new" / "theory.html")
+    assert code == 0
+    assert "theory.html" in out
+    assert "<svg" in (tmp_path / "new" / "theory.html").read_text(encoding="utf-8")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["theory.html"]
+
+
+@pytest.fixture
+def doubtful(monkeypatch):
+    """A registry with one claim that comes out worse than expected."""
+    monkeypatch.setattr(frame, "CLAIMS", {})
+
+    @claim(section="2.1", equation="eq:x")
+    def doubtful(trial):
+        """One [bold] thing.
+
+        Nothing.
+        """
+        return Finding("1", "[2]", "holds in range", "a < b", {"value": math.inf})
+
+
+@pytest.mark.usefixtures("doubtful")
+def test_a_claim_worse_than_expected_is_an_exit_code_of_one(capsys):
+    code, out, said = crate(capsys, "verify")
+    assert code == 1
+    assert "[2]" in out
+    assert said == ["crate: not as expected: doubtful holds in range, expected: holds"]
+    code, out, said = crate(capsys, "verify", "--json")
+    assert (code, len(said)) == (1, 1)
+    assert json.loads(out)[0]["numbers"] == {"value": None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--claim", "neuman-order"), 1, "unknown claim 'neuman-order'; did you mean 'neumann-order'?"),
+        (("--seed", "-1"), 2, "--seed"),
+        (("--fast",), 2, "--fast"),
+    ],
+)
+def test_bad_calls(capsys, arguments, code, words):
+    got, _, said = crate(capsys, "verify", *arguments)
+    assert got == code
+    assert len(said) == 1
+    assert words in said[0]
+
+
+def test_a_page_that_cannot_be_written(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, said = crate(capsys, "verify", "--claim", "base-assumption", "--html", tmp_path / "file" / "x.html")
+    assert code == 1
+    assert "cannot write" in said[0]

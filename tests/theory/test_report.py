@@ -1,0 +1,102 @@
+"""The page: complete, self-contained, light and dark, and valid."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from codingrate.theory import Trial, report_html, verify
+from codingrate.theory.claims.frame import Claim, Finding, Outcome
+
+NAMES = ["neumann-order", "identity-projection", "base-assumption"]
+VOID = {"meta", "br", "link", "img", "hr", "input"}
+
+
+class Reader(HTMLParser):
+    """Checks that tags close in order, and keeps ids, references and text."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.references, self.texts = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in VOID:
+            self.open.append(tag)
+        self._keep(attrs)
+
+    def handle_startendtag(self, tag, attrs):
+        self._keep(attrs)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def _keep(self, attrs):
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("href", "src", "xlink:href"):
+                self.references.append(value)
+            self.references += re.findall(r"url\(([^)]*)\)", value or "")
+
+
+@pytest.fixture(scope="module")
+def page():
+    return report_html(verify(NAMES), Trial())
+
+
+@pytest.fixture(scope="module")
+def read(page):
+    reader = Reader()
+    reader.feed(page)
+    assert not reader.open
+    return reader
+
+
+def test_the_page_needs_nothing_from_elsewhere(page, read):
+    assert all(reference.startswith("#") for reference in read.references)
+    assert "<script" not in page
+    assert "@import" not in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_ids_are_unique_and_every_reference_has_its_target(read):
+    assert len(read.ids) == len(set(read.ids))
+    assert {reference[1:] for reference in read.references} <= set(read.ids)
+    assert set(NAMES) <= set(read.ids)
+
+
+def test_figures_stand_with_statement_and_threshold(page, read):
+    text = " ".join(" ".join(read.texts).split())
+    for outcome in verify(NAMES):
+        entry, finding = outcome.claim, outcome.finding
+        for words in (
+            entry.name,
+            entry.statement,
+            entry.threshold.split("\n\n")[0],
+            finding.prediction,
+            finding.measured,
+        ):
+            assert words in text
+        section = page[page.index(f'<section id="{entry.name}"') :].split("</section>")[0]
+        assert section.count("<svg") == (finding.draw is not None)
+    assert "3 claims: 1 holds, 1 holds in range, 1 fails. Every verdict is as expected or better." in text
+
+
+def test_the_same_seed_gives_the_same_page(page):
+    def timeless(text):
+        return re.sub(r"\d+\.\d s,", "", text)
+
+    assert timeless(report_html(verify(NAMES), Trial())) == timeless(page)
+
+
+def test_text_is_escaped_and_a_surprise_is_named():
+    entry = Claim("a-claim", "2.1", "eq:<x>", "x < y & z.", "Nothing.", "holds", lambda trial: Finding("", "", "fails"))
+    page = report_html([Outcome(entry, Finding("<1>", "2 & 3", "fails", "because <b>"), 0.1)], Trial(seed=5, full=True))
+    assert "x &lt; y &amp; z." in page
+    assert "<b>" not in page
+    assert "Not as expected: a-claim." in page
+    assert "fails (expected: holds)" in page
+    assert "crate verify --full --seed 5" in page

@@ -1,0 +1,143 @@
+"""The unrolled steps against the equations written out with loops, in float64."""
+
+import math
+
+import pytest
+import torch
+
+from codingrate.errors import CrateError
+from codingrate.objective import random_bases, subspace_coding_rate
+from codingrate.theory import unrolled
+from codingrate.theory.unrolled import (
+    alternate,
+    compression_change,
+    compression_direction,
+    compression_smoothness,
+    ista,
+    mssa,
+    proximal_layer,
+    proximal_step,
+    unit,
+)
+from tests.objective import oracles
+
+K, D, P, N, EPS = 3, 13, 4, 7, 0.7
+
+
+@pytest.fixture
+def bases():
+    return random_bases(K, D, P, dtype=torch.float64)
+
+
+@pytest.fixture
+def z():
+    return torch.randn(N, D, dtype=torch.float64)
+
+
+def naive_mssa(z, bases, eps):
+    """β Σ_k U_k SSA(z | U_k), token by token."""
+    rows = []
+    for token in z:
+        total = torch.zeros_like(token)
+        for U in bases:
+            own = U.T @ token
+            weights = torch.tensor([math.exp(own @ (U.T @ other)) for other in z], dtype=torch.float64)
+            total = total + U @ sum(w * (U.T @ other) for w, other in zip(weights / weights.sum(), z, strict=True))
+        rows.append(bases.shape[-1] / (len(z) * eps**2) * total)
+    return torch.stack(rows)
+
+
+def test_mssa_is_the_equation(z, bases):
+    torch.testing.assert_close(mssa(z, bases, EPS), naive_mssa(z, bases, EPS), rtol=1e-10, atol=1e-12)
+
+
+def test_directions_are_those_of_the_objective(z, bases):
+    for method, oracle in (
+        ("neumann", oracles.neumann(z.T, bases, EPS)),
+        ("mssa", oracles.attention(z.T, bases, EPS, identity_projection=True)),
+    ):
+        torch.testing.assert_close(compression_direction(z, bases, EPS, method), oracle.T, rtol=1e-10, atol=1e-12)
+    point = z.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(subspace_coding_rate(point, bases, EPS), point)
+    torch.testing.assert_close(compression_direction(z, bases, EPS), gradient, rtol=1e-9, atol=1e-12)
+    with pytest.raises(CrateError, match=r"^unknown method 'mhsa'; did you mean 'mssa'\?$"):
+        compression_direction(z, bases, EPS, "mhsa")
+
+
+def test_sparsifiers_are_the_equations(z):
+    dictionary, eta, lam, alpha = torch.randn(D, D, dtype=torch.float64), 0.3, 0.2, 1.7
+    for token, sparse, proximal in zip(
+        z, ista(z, dictionary, eta, lam), proximal_layer(z, dictionary, lam, alpha), strict=True
+    ):
+        step = token - eta * dictionary.T @ (dictionary @ token - token) - eta * lam
+        torch.testing.assert_close(sparse, step.clamp(min=0), rtol=1e-10, atol=1e-12)
+        grown = (1 + 4 / (9 * (1 + alpha))) * dictionary.T @ token - 4 * lam / (9 * alpha)
+        torch.testing.assert_close(proximal, grown.clamp(min=0), rtol=1e-10, atol=1e-12)
+
+
+def test_the_proximal_step_minimises_its_majoriser(z):
+    """No X ≥ 0 near the step is better on λ‖X‖₁ − ⟨∇R, X − Z⟩ + (9α/8)‖X − Z‖²."""
+    lam, alpha = 0.3, D / (N * EPS**2)
+    point = z.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(oracles.rate(point.T, EPS), point)
+
+    def majoriser(x):
+        return lam * x.sum() - ((x - z) * gradient).sum() + 9 * alpha / 8 * (x - z).square().sum()
+
+    best = proximal_step(z, EPS, lam)
+    assert 0 < float((best == 0).double().mean()) < 1
+    for size in (1e-3, 1e-1):
+        other = (best + size * torch.randn_like(best)).clamp(min=0)
+        assert float(majoriser(other)) > float(majoriser(best))
+
+
+def test_the_smoothness_of_compression_is_reached_and_never_exceeded():
+    bases = random_bases(K, D, P, "incoherent", dtype=torch.float64)
+    limit = compression_smoothness(bases, N, EPS)
+    total = sum(U @ U.T for U in bases)
+    assert limit == pytest.approx(P / (N * EPS**2) * float(torch.linalg.eigvalsh(total)[-1]))
+    for scale in (1e-3, 0.3, 3.0):
+        x, y = (scale * torch.randn(N, D, dtype=torch.float64) for _ in range(2))
+        change = compression_direction(x, bases, EPS) - compression_direction(y, bases, EPS)
+        assert float(change.norm()) <= limit * float((x - y).norm())
+    steepest = 1e-4 * torch.linalg.eigh(total)[1][:, -1].expand(N, D)  # near 0 the bound is met
+    assert float(compression_direction(steepest, bases, EPS).norm() / steepest.norm()) == pytest.approx(limit, rel=1e-4)
+
+
+def test_alternate_records_every_term_of_every_half_layer(z, bases):
+    start, lam = z.abs(), 0.05
+    found = alternate(start, bases, EPS, lam, 2, step=0.1)
+    seen = [start]
+    for _ in range(2):
+        seen.append(seen[-1] - 0.1 * compression_direction(seen[-1], bases, EPS))
+        seen.append(proximal_step(seen[-1], EPS, lam))
+    for at, tokens in enumerate(seen):
+        assert float(found.compression[at]) == pytest.approx(float(oracles.subspace_rate(tokens.T, bases, EPS)))
+        assert float(found.expansion[at]) == pytest.approx(float(oracles.rate(tokens.T, EPS)))
+        assert float(found.sparsity[at]) == pytest.approx(lam * float(tokens.abs().sum()))
+    torch.testing.assert_close(found.objective, found.compression + found.sparsity - found.expansion)
+    torch.testing.assert_close(found.tokens, seen[-1])
+    eta = 4 / 9 * N * EPS**2 / D
+    by_default = alternate(start, bases, EPS, lam, 1, "mssa", "ista")
+    half = start - eta * compression_direction(start, bases, EPS, "mssa")
+    torch.testing.assert_close(by_default.tokens, (half - eta * lam).clamp(min=0))
+    with pytest.raises(CrateError, match=r"^unknown sparsification 'prox'; did you mean 'proximal'\?$"):
+        alternate(start, bases, EPS, lam, 1, sparsification="prox")
+
+
+def test_the_change_of_a_step(z, bases):
+    direction = compression_direction(z, bases, EPS, "neumann")
+    change = compression_change(z, bases, EPS, [0.1, 0.5], "neumann")
+    before = oracles.subspace_rate(z.T, bases, EPS)
+    for kappa, value in zip((0.1, 0.5), change, strict=True):
+        due = oracles.subspace_rate((z - kappa * direction).T, bases, EPS) - before
+        assert float(value) == pytest.approx(float(due))
+    torch.testing.assert_close(unit(z).norm(dim=-1), torch.ones(N, dtype=torch.float64))
+
+
+def test_the_operators_are_those_of_the_network(monkeypatch, z, bases):
+    """A change of TiedMSSA is seen here: nothing is copied."""
+    before = mssa(z, bases, EPS)
+    forward = unrolled.TiedMSSA.forward
+    monkeypatch.setattr(unrolled.TiedMSSA, "forward", lambda self, z: (2 * forward(self, z)[0], None))
+    torch.testing.assert_close(mssa(z, bases, EPS), 2 * before)
