@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from codingrate.data import load_tokenizer
-from codingrate.evaluation import NGram, glue_average
+from codingrate.evaluation import NGram, bag_of_words, glue_average
 from codingrate.models import CrateForCausalLM
 from codingrate.training import build_recipe, train
 from tests.cli.test_training_verbs import crate
@@ -193,7 +193,10 @@ def test_evaluate_of_a_masked_model_agrees_with_training(capsys, bert, tmp_path)
 # glue
 
 
-def write_task(folder, columns, labels, splits=("train", "validation")):
+SPLITS = ("train", "validation")
+
+
+def write_task(folder, columns, labels, splits=SPLITS):
     folder.mkdir(parents=True)
     for seed, split in enumerate(splits):
         table = {name: [words(10 * seed + row, 4) for row in range(12)] for name in columns}
@@ -222,6 +225,13 @@ def test_glue_tunes_and_measures(capsys, bert, tasks, tmp_path):
     assert accuracy == pytest.approx(lines(tmp_path / "glue" / "sst2", "evaluation")[-1]["eval_accuracy"])
     evaluated = said(capsys, "evaluate", tmp_path / "glue" / "sst2")
     assert evaluated["splits"] == first["tasks"]["sst2"]["splits"]
+    counted = said(capsys, "evaluate", tmp_path / "glue" / "sst2", "--baseline")["bag_of_words"]["validation"]
+    rows = {split: datasets.Dataset.from_parquet(str(tasks / "sst2" / f"{split}.parquet")) for split in SPLITS}
+    assert counted == bag_of_words(rows["train"], rows["validation"], ["sentence"], ["accuracy"])
+    code, out, _ = crate(capsys, "evaluate", tmp_path / "glue" / "sst2", "--baseline")
+    assert (code, "validation, bag of words" in out) == (0, True)
+    code, _, error = crate(capsys, "evaluate", tmp_path / "glue" / "sst2", "--baseline", "--data", tasks / "rte")
+    assert (code, "does not go with --data" in error) == (1, True)
     code, out, _ = crate(capsys, *call)
     assert code == 0
     assert f"mean of the tasks run: {50 * (accuracy + spearman):.1f}" in out
@@ -359,6 +369,7 @@ def places(gpt, bert, tmp_path):
         (["evaluate", "GPT", "--split", "tset"], 1, "did you mean 'test'"),
         (["evaluate", "BERT", "--data", "binary.txt"], 1, "is no plain text"),
         (["evaluate", "GPT", "--real", "real.json"], 1, "--real is for ImageNet"),
+        (["evaluate", "BERT", "--baseline"], 1, "--baseline is for runs on labelled sentences"),
         (["glue", "BERT", "--data", "nowhere"], 1, "--data nowhere: no such folder"),
         (["glue", "BERT", "--data", "nothing"], 1, "has no folder of a GLUE task"),
         (["glue", "BERT", "--data", "nothing", "--tasks", "sst2"], 1, "has no folder sst2"),

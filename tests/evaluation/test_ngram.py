@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from codingrate.data import load_text, load_tokenizer, pack_text
-from codingrate.errors import CrateError
 from codingrate.evaluation import NGram, unigram_cross_entropy
+from tests.refusals import refused
 
 V = 11
 
@@ -105,12 +105,6 @@ def test_unigrams_leave_special_ids_out():
     expected = -(math.log(3 / 12) + math.log(2 / 12)) / 2
     assert unigram_cross_entropy(train, test, vocab_size=11, special_ids=(0, 1)) == pytest.approx(expected)
     assert unigram_cross_entropy(train, np.array([10]), vocab_size=11) == pytest.approx(-math.log(1 / 17))
-
-
-def refused(match, call, *args, **kwargs):
-    with pytest.raises(CrateError, match=match) as caught:
-        call(*args, **kwargs)
-    assert "\n" not in str(caught.value)
 
 
 def test_what_cannot_be_counted():

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from codingrate.data import Masking, TextDocuments, load_tokenizer, mask_own_tokens, pack_text
-from codingrate.errors import CrateError
 from codingrate.evaluation import fill_masks, lambada_accuracy, masked_loss, perplexity, sampled_loss
 from tests.models import toys
+from tests.refusals import refused
 
 BLOCK = 13
 
@@ -28,12 +28,6 @@ def stream(length, words=29):
 def packed(folder, texts, kind="causal"):
     wrap = "end" if kind == "causal" else "both"
     return pack_text(TextDocuments(texts), load_tokenizer("bytes", kind=kind), folder=folder, wrap=wrap)
-
-
-def refused(match, call, *args, **kwargs):
-    with pytest.raises(CrateError, match=match) as caught:
-        call(*args, **kwargs)
-    assert "\n" not in str(caught.value)
 
 
 @torch.no_grad()

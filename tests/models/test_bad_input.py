@@ -44,6 +44,7 @@ FIELDS = [
     ({"mask_ratio": 0}, r"^mask_ratio is 0; it must lie between 0 and 1$"),
     ({"mask_ratio": 1.0}, r"^mask_ratio is 1.0; it must lie between 0 and 1$"),
     ({"positions": "sinusoidal", "hidden_size": 15, "num_attention_heads": 3}, r"^sinusoidal positions need"),
+    ({"position_scale": 0}, r"^position_scale is 0; it must be above 0, or take positions='none'$"),
     ({"orthogonality": "parametrize", "head_dim": 65}, r"^6 subspaces of dimension 65 cannot be orthonormal in 384"),
     ({"norm": "post"}, r"^norm 'post' needs modality='text' and skip='residual'; take norm='pre'$"),
     ({"norm": "post", "modality": "text"}, r"^norm 'post' needs modality='text' and skip='residual'"),

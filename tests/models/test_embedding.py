@@ -95,6 +95,13 @@ def test_the_class_row_of_a_frozen_table_is_zero_and_survives_initialisation():
             assert float(table[0].abs().max()) == 0
 
 
+def test_position_scale_is_the_amplitude_of_a_frozen_table():
+    vision = toys.CrateModel(toys.autoencoding(positions="sinusoidal", class_token=False, position_scale=0.25))
+    assert torch.equal(vision.embedding.positions.weight, 0.25 * grid_sinusoids(3, 2, 12))
+    text = toys.CrateModel(toys.causal(positions="sinusoidal", position_scale=0.25)).embedding.positions.weight
+    assert torch.equal(text, 0.25 * sinusoids(*text.shape))
+
+
 def test_a_frozen_table_stays_frozen_and_a_learned_one_learned():
     for positions in ("sinusoidal", "learned"):
         model = toys.CrateModel(toys.autoencoding(positions=positions))

@@ -12,8 +12,9 @@ from codingrate.models.autoencoder import CrateForMaskedAutoencoding
 from codingrate.training import load_data, load_weights, saved_model
 from codingrate.training.run import build_trainer
 from codingrate.training.tasks import task_of
+from tests.refusals import refused
 
-from .toys import assert_same, lines, measured, refused, run, saved, toy
+from .toys import assert_same, lines, measured, run, saved, toy
 
 MAE = {
     "task": "autoencoding",

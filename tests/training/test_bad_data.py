@@ -10,7 +10,8 @@ from codingrate.evaluation import classify
 from codingrate.models import CrateForImageClassification
 from codingrate.training.tasks import load_data
 from tests.data.conftest import encoded, picture, write_classes
-from tests.training.toys import lines, refused, run, toy
+from tests.refusals import refused
+from tests.training.toys import lines, run, toy
 
 PICTURES = {"augment.channels": 3, "schedule.steps": 3, "schedule.batch": 8}
 

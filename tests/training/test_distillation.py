@@ -14,8 +14,9 @@ from codingrate.training import load_data, load_weights
 from codingrate.training.run import build_trainer
 from codingrate.training.tasks import task_of
 from codingrate.training.tasks.distillation import teacher_figures
+from tests.refusals import refused
 
-from .toys import assert_same, lines, measured, refused, run, saved, toy
+from .toys import assert_same, lines, measured, run, saved, toy
 
 DINO = {
     "task": "distillation",

@@ -23,7 +23,8 @@ from codingrate.training import build_classifier, load_recipe, saved_model
 from codingrate.training.callbacks import SavedModels
 from codingrate.training.run import build_trainer, training_arguments
 from codingrate.training.tasks import load_data
-from tests.training.toys import MODEL, assert_same, lines, measured, refused, run, saved, toy
+from tests.refusals import refused
+from tests.training.toys import MODEL, assert_same, lines, measured, run, saved, toy
 
 PLAIN = {"augment.flip": 0.0, "augment.affine_degrees": 0.0}
 

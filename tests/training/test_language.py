@@ -15,10 +15,11 @@ from codingrate.inspection import layerwise
 from codingrate.models import CrateForCausalLM
 from codingrate.training import load_weights, save_recipe, saved_model
 from codingrate.training.tasks import task_of
+from tests.refusals import refused
 
 from .test_distributed import torchrun
 from .texts import CONFIG, run_text, text_recipe
-from .toys import assert_same, lines, measured, refused, saved
+from .toys import assert_same, lines, measured, saved
 
 TASKS = ["causal-lm", "masked-lm"]
 LONG = {"schedule.steps": 150}

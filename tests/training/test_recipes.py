@@ -9,7 +9,6 @@ import torch
 import yaml
 
 from codingrate.data import GLUE, dataset_names, text_names
-from codingrate.errors import CrateError
 from codingrate.models import create_model
 from codingrate.models.presets import RELEASED_MAE
 from codingrate.training.recipe import MUST_GIVE, Recipe
@@ -22,6 +21,7 @@ from codingrate.training.recipe_files import (
     recipe_path,
     save_recipe,
 )
+from tests import refusals
 
 NAMES = recipe_names()
 VARIANTS = [
@@ -58,11 +58,9 @@ def value(recipe, key):
     return found
 
 
-def refused(message, call, *args, **kwargs):
-    """The call raises CrateError with one line that holds `message`."""
-    with pytest.raises(CrateError, match=message) as caught:
-        call(*args, **kwargs)
-    assert len(str(caught.value).splitlines()) == 1
+def refused(pattern, call, *args, **kwargs):
+    """As `refusals.refused`, by a regular expression."""
+    assert re.search(pattern, refusals.refused("", call, *args, **kwargs))
 
 
 VOCABULARIES = {"FacebookAI/roberta-base": 50265, "openai-community/gpt2": 50257, "bytes": 261}
@@ -535,7 +533,7 @@ def test_a_bad_override_is_refused_in_one_line(override, message):
         ("pydoc-gpt", "text.blocks=64", "did you mean 'text.block'"),
         ("pydoc-gpt", "text.block=1", "text.block is 1; it must be at least 2"),
         ("pydoc-bert", "text.mask_probability=1", "text.mask_probability is 1.0; it must lie between 0 and 1"),
-        ("pydoc-gpt", "text.tokenizer=bytes", "text.vocab_size is what bpe learns"),
+        ("wikitext-gpt", "text.tokenizer=bytes", "text.vocab_size is what bpe learns"),
         ("pydoc-gpt", "text.separate=word", "text.separate: .*'paragraph'"),
         ("sst2", "text.columns=sentence", "text.columns: .*tuple"),
         ("sst2", "text.max_length=0", "text.max_length is 0"),

@@ -18,6 +18,7 @@ from codingrate.training import save_recipe, train
 from codingrate.training.callbacks import Metrics
 from codingrate.training.run import open_folder
 from codingrate.training.trainer import STAGING, CrateTrainer, checkpoints
+from tests.refusals import refused
 from tests.training.toys import (
     ENVIRONMENT,
     assert_same,
@@ -25,7 +26,6 @@ from tests.training.toys import (
     lines,
     measured,
     python,
-    refused,
     run,
     saved,
     toy,

@@ -11,9 +11,10 @@ from codingrate.evaluation.glue import score_sentences
 from codingrate.inspection import layerwise
 from codingrate.training import load_weights, saved_model
 from codingrate.training.tasks import task_of
+from tests.refusals import refused
 
 from .texts import CONFIG, run_text, text_recipe, write_csv, write_pairs, write_sentences
-from .toys import assert_same, lines, measured, refused, saved
+from .toys import assert_same, lines, measured, saved
 
 TASK = "sequence-classification"
 PAIR = ["sentence1", "sentence2"]

@@ -16,7 +16,8 @@ from codingrate.models import CrateForImageClassification, create_model, load_re
 from codingrate.training import build_classifier, load_weights, saved_model
 from codingrate.training.tasks import load_data
 from tests.models import released_files
-from tests.training.toys import assert_same, refused, run, saved, toy
+from tests.refusals import refused
+from tests.training.toys import assert_same, run, saved, toy
 
 COLOUR = {"augment.channels": 3, "augment.image_size": 16, "model.config.patch_size": 4}
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import copy
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from safetensors.torch import load_file
 
-from codingrate.errors import CrateError
 from codingrate.inspection import read_metrics
 from codingrate.training import Recipe, build_recipe, train
 
@@ -85,15 +82,6 @@ def lines(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
 def measured(folder: Path) -> list[dict[str, Any]]:
     """What a run measured, without how long it took."""
     return [{key: line[key] for key in MEASURED if key in line} for line in lines(folder) if line["kind"] != "end"]
-
-
-def refused(message: str, call: Any, *args: Any, **kwargs: Any) -> str:
-    """The call raises CrateError of one line that holds `message` (plain text)."""
-    with pytest.raises(CrateError, match=re.escape(message)) as caught:
-        call(*args, **kwargs)
-    said = str(caught.value)
-    assert len(said.splitlines()) == 1
-    return said
 
 
 def python(*arguments: str, seconds: float = 120, **options: Any) -> subprocess.CompletedProcess[str]:

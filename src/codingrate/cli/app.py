@@ -11,7 +11,22 @@ import typer
 
 from .. import __version__
 from ..errors import CrateError
-from . import bench, convert, demo, evaluate, fill, generate, glue, models, perplexity, probe, reconstruct, train
+from . import (
+    bench,
+    convert,
+    demo,
+    evaluate,
+    fill,
+    generate,
+    glue,
+    models,
+    perplexity,
+    probe,
+    reconstruct,
+    segment,
+    train,
+    verify,
+)
 
 app = typer.Typer(
     name="crate",
@@ -26,11 +41,13 @@ app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("reconstruct")(reconstruct.reconstruct)
+app.command("segment")(segment.segment)
 app.command("probe")(probe.probe)
 app.command("generate")(generate.generate)
 app.command("fill")(fill.fill)
 app.command("perplexity")(perplexity.perplexity)
 app.command("glue")(glue.glue)
+app.command("verify")(verify.verify)
 app.command("recipes")(train.recipes)
 app.command("models")(models.models)
 app.command("convert")(convert.convert)

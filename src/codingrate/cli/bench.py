@@ -10,11 +10,13 @@ from ..errors import unknown_name
 from .output import Json, print_json, print_table, progress
 
 SUITES = ("image", "rate", "loader")
-ON_REQUEST = ("probe", "gpt")  # minutes long, so only when named
+ON_REQUEST = ("probe", "gpt", "maskcut")  # minutes long, so only when named
 
 
 def bench(
-    suites: Annotated[list[str] | None, typer.Argument(help="image, rate, loader, the default; or probe, gpt.")] = None,
+    suites: Annotated[
+        list[str] | None, typer.Argument(help="image, rate, loader, the default; or probe, gpt, maskcut.")
+    ] = None,
     model: Annotated[str, typer.Option(help="A CRATE classifier, by name.")] = "crate-base-patch16-224",
     batch: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 8,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds the median is taken over.")] = 7,
@@ -23,15 +25,17 @@ def bench(
 ) -> None:
     """Time a CRATE against the paper's pseudocode as written and transformers' ViT of the same width.
 
-    Also the coding rate against its definition, the loader against training, and CRATE-GPT against GPT-2. What is
-    compared takes turns; figures are medians, and hold for this machine and this run.
+    Also the coding rate against its definition, the loader against training, CRATE-GPT against GPT-2, and the cut of
+    MaskCut against a dense solver. What is compared takes turns; figures are medians, and hold for this machine and
+    this run.
     """
     chosen = suites or list(SUITES)
     for suite in chosen:
         if suite not in SUITES + ON_REQUEST:
             raise unknown_name("suite", suite, SUITES + ON_REQUEST)
     rounds = (2 * (repeats + 2)) * ("image" in chosen) + (repeats + 2) * ("rate" in chosen)
-    with progress("bench", rounds + (2 * (repeats + 1)) * ("gpt" in chosen)) as advance:
+    rounds += (2 * (repeats + 1)) * ("gpt" in chosen) + repeats * ("maskcut" in chosen)
+    with progress("bench", rounds) as advance:
         import torch
 
         from .. import bench as room
@@ -49,6 +53,8 @@ def bench(
             result["probe"] = room.bench_probe()
         if "gpt" in chosen:
             result["gpt"] = room.bench_gpt(repeats=repeats, progress=advance)
+        if "maskcut" in chosen:
+            result["maskcut"] = room.bench_maskcut(repeats=repeats, progress=advance)
         result["machine"] = room.machine()
     if as_json:
         print_json(result)
@@ -66,6 +72,8 @@ def show(result: dict[str, Any]) -> None:
         _show_probe(result["probe"])
     if "gpt" in result:
         _show_gpt(result["gpt"], result["machine"])
+    if "maskcut" in result:
+        _show_maskcut(result["maskcut"], result["machine"])
     if "loader" in result:
         loader = result["loader"]
         speed = loader["images_per_second"]
@@ -138,6 +146,20 @@ def _show_gpt(gpt: dict[str, Any], machine: dict[str, Any]) -> None:
             ],
         )
     print(f"logits with a cache and without one differ by {gpt['cache_difference']:.1e} (relative)")
+
+
+def _show_maskcut(cut: dict[str, Any], machine: dict[str, Any]) -> None:
+    seconds = cut["seconds"]
+    print_table(
+        f"normalised cut of {cut['tokens']:,} patches, {machine['threads']} threads",
+        ("", "ms", "ours is"),
+        [
+            ("codingrate (Lanczos)", f"{seconds['ours'] * 1e3:.0f}", ""),
+            ("scipy.linalg.eigh", f"{seconds['dense'] * 1e3:.0f}", f"{cut['speedup']:.1f}× faster"),
+            ("affinity, for both", f"{seconds['affinity'] * 1e3:.0f}", ""),
+        ],
+    )
+    print(f"eigenvectors differ by {cut['difference']:.1e} (relative)")
 
 
 def _show_rate(rate: dict[str, Any]) -> None:

@@ -19,15 +19,41 @@ def evaluate(
     which: Annotated[str, typer.Option(help="The run's best model or its last.")] = "last",
     batch: Annotated[int, typer.Option(min=1, help="Images, or pieces of text, at a time.")] = 64,
     real: Annotated[Path | None, typer.Option(help="ImageNet ReaL labels (real.json).")] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Of labelled sentences, also logistic regression on their words.")
+    ] = False,
     output: Annotated[Path | None, typer.Option(help="Folder for tables and the picture; RUN/evaluation.")] = None,
+    task: Annotated[str | None, typer.Option(help="coco or voc: objects found without labels, on --data.")] = None,
+    layer: Annotated[int | None, typer.Option(help="With --task, the layer; -2, of a ViT -1.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="With --task coco the cosine of alike patches, 0.15; voc the share kept, 0.6.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="With --task, pixels of the square the model sees; 480.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="With --task, the first so many images.")] = None,
+    refine: Annotated[bool, typer.Option(help="With --task coco, draw masks to the edges of the image.")] = True,
     as_json: Json = False,
 ) -> None:
     """Accuracy by class with the confusion matrix as a picture; of other runs the measure of what they learned.
 
-    That is the reconstruction loss, the perplexity, the loss on hidden tokens, or the metrics of a GLUE task.
+    That is the reconstruction loss, the perplexity, the loss on hidden tokens, or the metrics of a GLUE task. With
+    --task coco, AP of the objects MaskCut finds; with --task voc, mIoU of attention maps.
     """
     import dataclasses
 
+    if task is not None:
+        from .evaluate_objects import evaluate_objects
+
+        evaluate_objects(
+            run, task, data=data, split=split, which=which, layer=layer, threshold=threshold, size=size,
+            limit=limit, refine=refine, output=output, as_json=as_json,
+        )  # fmt: skip
+        return
+    if any(option is not None for option in (layer, threshold, size, limit)):
+        raise CrateError(
+            "--layer, --threshold, --size and --limit are for --task coco or voc; give it or leave them out"
+        )
     recipe, folder = open_run(run, which)
     if recipe.task == "distillation":
         raise CrateError(f"{run}: holds features without classes; measure them with crate probe {run}")
@@ -38,9 +64,11 @@ def evaluate(
             raise CrateError(f"--real is for ImageNet; {run} was trained for {recipe.task}, leave it out")
         evaluate_text(
             recipe, run, folder, data=data, split=split, which=which, batch=batch,
-            output=output or run / "evaluation", as_json=as_json,
+            output=output or run / "evaluation", baseline=baseline, as_json=as_json,
         )  # fmt: skip
         return
+    if baseline:
+        raise CrateError("--baseline is for runs on labelled sentences; for images see crate probe --baselines")
     from ..training import load_data, load_weights
 
     split = split or "test"

@@ -25,13 +25,17 @@ def evaluate_text(
     which: str,
     batch: int,
     output: Path,
+    baseline: bool,
     as_json: bool,
 ) -> None:
     """Perplexity, the loss on hidden tokens, or the metrics of sentences, printed and written to `output`."""
     about: dict[str, Any] = {"run": str(run), "which": which}
     if recipe.task == "sequence-classification":
-        _sentences(recipe, run, folder, data, split, batch, output, about, as_json)
+        _sentences(recipe, run, folder, data, split, batch, output, about, baseline, as_json)
         return
+    if baseline:
+        other = "`crate evaluate` of hidden tokens has its own" if recipe.task == "masked-lm" else "`crate perplexity`"
+        raise CrateError(f"--baseline is for runs on labelled sentences; for this one see {other}")
     masked = recipe.task == "masked-lm"
     opened = open_text_model(run, which, "CrateForMaskedLM" if masked else "CrateForCausalLM", "evaluate")
     text = open_text(opened, data, None, None)
@@ -83,26 +87,60 @@ def _sentences(
     batch: int,
     output: Path,
     about: dict[str, Any],
+    baseline: bool,
     as_json: bool,
 ) -> None:
     from ..evaluation import save_scores
 
     if data is not None:
+        if baseline:
+            raise CrateError("--baseline learns from the run's own sentences; it does not go with --data")
         recipe = dataclasses.replace(
             recipe, data=dataclasses.replace(recipe.data, name=data, path=None, test_share=1.0)
         )
     found = score_sets(recipe, run, folder, batch, split)
     save_scores(found, output / "metrics.json")
+    words = _by_words(recipe, run, list(found)) if baseline else {}
     if as_json:
-        print_json({**about, "data": recipe.data.name, "splits": found, "folder": str(output)})
+        counted = {"bag_of_words": words} if baseline else {}
+        print_json({**about, "data": recipe.data.name, "splits": found, **counted, "folder": str(output)})
         return
     names = [name for name in next(iter(found.values())) if name not in ("loss", "rows")]
     rows = [
         (name, *(f"{100 * scores[metric]:.2f}" for metric in names), f"{scores['loss']:.4f}", f"{scores['rows']:,}")
         for name, scores in found.items()
+    ] + [
+        (f"{name}, bag of words", *(f"{100 * scores[metric]:.2f}" for metric in names), "", f"{found[name]['rows']:,}")
+        for name, scores in words.items()
     ]
     print_table(f"{run}, {about['which']} model, {recipe.data.name}", ("split", *names, "loss", "sentences"), rows)
     print(f"metrics.json in {output}")
+
+
+def _by_words(recipe: Recipe, run: Path, splits: list[str]) -> dict[str, dict[str, float]]:
+    """What the words alone tell of each split, learned from the sentences the run learned from."""
+    from ..evaluation import bag_of_words
+
+    task, data = _open_sentences(recipe, run)
+    sentences, found = data.sentences, {}
+    sets = {"train": sentences.train, **sentences.validation}
+    with progress("bag of words", len(splits)) as advance:
+        for name in splits:
+            found[name] = bag_of_words(
+                sentences.train, sets[name], sentences.columns, task.metrics, label_column=sentences.label_column
+            )
+            advance()
+    return found
+
+
+def _open_sentences(recipe: Recipe, run: Path) -> tuple[Any, Any]:
+    """The task of a recipe, its metrics decided on, and the data of the run."""
+    from ..training import task_of
+
+    task = cast(Any, task_of(recipe))
+    data = task.load_data(run)
+    task.datasets(data, 0, 1)  # which decides on the metrics
+    return task, data
 
 
 def score_sets(
@@ -113,12 +151,10 @@ def score_sets(
 
     from ..data import SentenceRows
     from ..evaluation import score_sentences
-    from ..training import load_weights, task_of
+    from ..training import load_weights
 
     logging.disable_progress_bar()
-    task = cast(Any, task_of(recipe))
-    data = task.load_data(run)
-    task.datasets(data, 0, 1)  # which decides on the metrics
+    task, data = _open_sentences(recipe, run)
     sentences = data.sentences
     sets = dict(sentences.validation)
     if split is not None:

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,16 @@ from .text_files import SEPARATE, Piece, Span, in_memory, read_text
 _ROWS = 64  # read at a time
 
 
-class Documents:
+class Documents(ABC):
     """Text, document by document. Iterating gives whole documents; `pieces` never holds a long one in memory."""
 
+    @abstractmethod
     def pieces(self) -> Iterator[Piece]:
         """Parts of documents in order, each with whether it ends its document."""
-        raise NotImplementedError
 
+    @abstractmethod
     def key(self) -> str | None:
         """A hash that changes when the text does; None if that cannot be known."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[str]:
         parts: list[str] = []

@@ -8,6 +8,7 @@ from .. import _lazy
 
 if TYPE_CHECKING:
     from .classification import classify
+    from .coco import CocoReport, Detection, coco_precision
     from .features import Features, extract_features, pixel_features
     from .glue import glue_average, save_scores, score_sentences, sentence_metrics
     from .knn import KnnResult, knn_probe
@@ -27,11 +28,15 @@ if TYPE_CHECKING:
         reconstruction_picture,
     )
     from .report import ClassAccuracy, ClassificationReport
+    from .voc import VocReport, voc_overlap
+    from .words import bag_of_words
 
 __all__ = [
     "Candidate",
     "ClassAccuracy",
     "ClassificationReport",
+    "CocoReport",
+    "Detection",
     "Features",
     "KnnResult",
     "LambadaReport",
@@ -41,7 +46,10 @@ __all__ = [
     "PerplexityReport",
     "ProbeReport",
     "ReconstructionReport",
+    "VocReport",
+    "bag_of_words",
     "classify",
+    "coco_precision",
     "confusion_picture",
     "extract_features",
     "fill_masks",
@@ -64,10 +72,12 @@ __all__ = [
     "score_sentences",
     "sentence_metrics",
     "unigram_cross_entropy",
+    "voc_overlap",
 ]
 
 _HOMES = {
     "classification": ("classify",),
+    "coco": ("CocoReport", "Detection", "coco_precision"),
     "features": ("Features", "extract_features", "pixel_features"),
     "glue": ("glue_average", "save_scores", "score_sentences", "sentence_metrics"),
     "knn": ("KnnResult", "knn_probe"),
@@ -87,5 +97,7 @@ _HOMES = {
         "reconstruction_picture",
     ),
     "report": ("ClassAccuracy", "ClassificationReport"),
+    "voc": ("VocReport", "voc_overlap"),
+    "words": ("bag_of_words",),
 }
 __getattr__, __dir__ = _lazy.attach(__name__, {name: home for home, names in _HOMES.items() for name in names})

@@ -83,6 +83,9 @@ class CrateConfig(PreTrainedConfig):
     """Whether a class token goes in front."""
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     """Position table: trained, or frozen sines and cosines (two-dimensional for images)."""
+    position_scale: float | int = 1.0
+    """Amplitude of sinusoidal positions. At 1 they drown words that start at N(0, 0.02²); about three times the
+    words' own `initializer_range` lets small text models see both."""
     interpolate_offset: float | int = 0.0
     """Added to the target side when a position table is resized; the released patch-8 code takes 0.1."""
     vocab_size: int = 50265
@@ -206,6 +209,8 @@ class CrateConfig(PreTrainedConfig):
             raise CrateError(f"mask_ratio is {self.mask_ratio}; it must lie between 0 and 1")
         if self.positions == "sinusoidal" and d % (4 if self.modality == "vision" else 2):
             raise CrateError(f"sinusoidal positions need an even split of hidden_size {d}; take a multiple of 4")
+        if self.position_scale <= 0:
+            raise CrateError(f"position_scale is {self.position_scale}; it must be above 0, or take positions='none'")
         if self.orthogonality == "parametrize" and K * self.subspace_dim > d:
             raise CrateError(
                 f"{K} subspaces of dimension {self.subspace_dim} cannot be orthonormal in {d} dimensions; "

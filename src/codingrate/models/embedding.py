@@ -65,8 +65,8 @@ class PositionTable(nn.Module):
         """The frozen table; a class token's row is zero."""
         config = self.config
         if config.modality == "text":
-            return sinusoids(config.max_position_embeddings, config.hidden_size)
-        patches = grid_sinusoids(*config.grid, config.hidden_size)
+            return config.position_scale * sinusoids(config.max_position_embeddings, config.hidden_size)
+        patches = config.position_scale * grid_sinusoids(*config.grid, config.hidden_size)
         return F.pad(patches, (0, 0, 1, 0)) if config.class_token else patches
 
     def for_grid(self, grid: tuple[int, int]) -> Tensor:

@@ -101,9 +101,9 @@ class Task(ABC):
         """After an optimizer step."""
         del inner
 
+    @abstractmethod
     def measured_batch(self, rows: list[Any]) -> Any:
         """Test rows as inputs for the measures of every layer: a tensor, or a list of them."""
-        raise NotImplementedError
 
     def warning(self, figures: dict[str, float], epoch: float) -> str | None:
         """What a user should hear about the figures of the log."""

@@ -1,0 +1,59 @@
+"""What a layer's attention compares patches by: U^ℓᵀz of CRATE, the keys of a ViT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ..errors import CrateError
+from ..models.base import CrateModel, CratePreTrainedModel
+from ..models.layers import EncoderLayer
+from ..operators import MHSA, SubspaceAttention
+
+
+def projections(model: CratePreTrainedModel, pixel_values: Tensor, layer: int = -2) -> Tensor:
+    """[U_1ᵀz_i … U_Kᵀz_i] of every patch i at one layer, (batch, N, K·p): the features of MaskCut (paper, C).
+
+    z is what the layer's attention reads, LN(Z^ℓ); a ViT has its keys in this place. The class token is left out. The
+    forward pass ends at the layer, counted from 0, or from the end if negative; no hook is set and nothing else kept.
+    """
+    with reaching(model, pixel_values, layer) as (module, seen):
+        return _keys(module, seen)[:, int(model.config.class_token) :]
+
+
+@contextmanager
+def reaching(
+    model: CratePreTrainedModel, pixel_values: Tensor, layer: int
+) -> Iterator[tuple[SubspaceAttention | MHSA, Tensor]]:
+    """The attention of a layer and the tokens (batch, n, d) it reads of these images, the model not training."""
+    if model.config.modality != "vision":
+        raise CrateError(f"a {type(model).__name__} reads text; take a vision model")
+    body = cast(CrateModel, model.base_model)
+    depth = len(body.layers)
+    if not -depth <= layer < depth:
+        raise CrateError(f"layer {layer} is out of range; the model has {depth} layers, {-depth} to {depth - 1}")
+    layers = [cast(EncoderLayer, module) for module in body.layers]
+    attention = layers[layer].attention
+    if not isinstance(attention, (SubspaceAttention, MHSA)):
+        raise CrateError(f"attention {type(attention).__name__} has neither subspaces nor keys")
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            z = body.embedding(pixel_values)
+            for before in layers[: layer % depth]:
+                z = before(z)[0]
+            yield attention, layers[layer].attention_input(z)
+    finally:
+        model.train(was_training)
+
+
+def _keys(attention: SubspaceAttention | MHSA, seen: Tensor) -> Tensor:
+    """What an attention compares tokens with, (batch, n, K·p)."""
+    if isinstance(attention, SubspaceAttention):
+        return attention.join(attention.codes(seen))
+    return cast(Tensor, attention.project(seen)).chunk(3, dim=-1)[1]
