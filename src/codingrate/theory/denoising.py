@@ -145,3 +145,9 @@ def check_points(z: Tensor, bases: Tensor, sigma: float | None = None) -> Tensor
     if sigma is not None and not 0 < sigma < math.inf:
         raise CrateError(f"sigma must be positive and finite, got {sigma}; its limit at 0 is project_nearest")
     return z.to(torch.promote_types(z.dtype, bases.dtype))
+
+
+def off_own(z: Tensor, bases: Tensor, labels: Tensor) -> Tensor:
+    """The part of each token off the subspace it was drawn from, z_i − U_{s_i}U_{s_i}ᵀz_i; z (n, d), labels (n,)."""
+    own = bases[labels]  # (n, d, p)
+    return z - (own @ (own.mT @ z.unsqueeze(-1))).squeeze(-1)

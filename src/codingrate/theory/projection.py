@@ -25,6 +25,8 @@ from codingrate.objective import (
     subspace_coding_rate_gradient,
 )
 
+from .denoising import off_own
+
 
 @dataclass(frozen=True)
 class Mixture:
@@ -140,8 +142,7 @@ def signal_gain(z: Tensor, clean: Tensor) -> float:
 
 def outside(z: Tensor, tokens: Tokens) -> Tensor:
     """The part of tokens (n, d) outside their own subspace, z_i − U_{s_i}U_{s_i}ᵀz_i."""
-    own = tokens.bases[tokens.labels]  # (n, d, p)
-    return z - (own @ (own.mT @ z.unsqueeze(-1))).squeeze(-1)
+    return off_own(z, tokens.bases, tokens.labels)
 
 
 def event_constants(tokens: Tokens) -> tuple[float, float, float]:

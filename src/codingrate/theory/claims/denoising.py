@@ -28,12 +28,6 @@ def mixture(generator: torch.Generator, K: int = 3, d: int = 7, p: int = 2) -> S
     return SubspaceMixture(bases, 1 / torch.arange(1, p + 1, dtype=torch.float64))
 
 
-def off_own(z: Tensor, bases: Tensor, labels: Tensor) -> Tensor:
-    """The part of each token (n, d) that is off the subspace it was drawn from."""
-    own = bases[labels]
-    return z - (own @ (own.mT @ z.unsqueeze(-1))).squeeze(-1)
-
-
 @claim(section="B.2", equation="thm:score_multi_subspaces")
 def score_closed_form(trial: Trial) -> Finding:
     """∇ log q(z) = −Σ_k softmax(−½‖M_k*z‖²)_k M_k M_k*z with M_k = (Σ_k + σ²I)^{-1/2}.

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..denoising import SubspaceMixture, codes, nearest_subspace
+from ..denoising import SubspaceMixture, codes, nearest_subspace, off_own
 from ..diffusion import VarianceExploding, geometric_times, sliced_wasserstein
 from . import _figures as fig
 from ._statistics import critical, outer_squares, z_scores
-from .denoising import mixture, off_own
+from .denoising import mixture
 from .frame import Finding, Trial, claim
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from codingrate.objective import TokenSample, random_bases, subspace_coding_rate_gradient
 
-from ..denoising import SubspaceMixture
+from ..denoising import SubspaceMixture, off_own
 from ..diffusion import structured_solution
 from . import _figures as fig
 from ._measure import cosine, law_through, power_law
-from .denoising import mixture, off_own
+from .denoising import mixture
 from .frame import Finding, Trial, claim
 
 if TYPE_CHECKING:
