@@ -17,6 +17,8 @@ from tests.training.toys import toy
 
 from .test_training_verbs import crate
 
+BOTH = ["--baseline", "untrained", "--baseline", "pixels"]
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
@@ -31,7 +33,7 @@ def run(trained, tmp_path):
 
 
 def test_neighbours_of_the_trained_the_untrained_and_the_pixels(capsys, run, digits):
-    code, out, _ = crate(capsys, "probe", run, "--method", "knn", "--baselines", "--json")
+    code, out, _ = crate(capsys, "probe", run, "--method", "knn", *BOTH, "--json")
     report = json.loads(out)
     assert code == 0
     about = {"run": str(run), "which": "last", "data": "digits"}
@@ -56,7 +58,7 @@ def test_neighbours_of_the_trained_the_untrained_and_the_pixels(capsys, run, dig
 
 
 def test_the_untrained_model_is_always_the_same(capsys, run):
-    call = ["probe", run, "--method", "knn", "--baselines", "--limit", 100, "--json"]
+    call = ["probe", run, "--method", "knn", *BOTH, "--limit", 100, "--json"]
     first, second = (json.loads(crate(capsys, *call)[1])["probes"]["untrained"]["metrics"] for _ in range(2))
     assert first == second
     assert len(list((run / "features").iterdir())) == 6
@@ -68,7 +70,7 @@ def test_a_table_for_people(capsys, run, tmp_path):
         ("logistic", "C", ["trained"]),
         ("knn", "k", ["trained", "untrained", "pixels"]),
     ):
-        code, out, _ = crate(capsys, *call, "--method", method, *(["--baselines"] if len(names) > 1 else []))
+        code, out, _ = crate(capsys, *call, "--method", method, *(BOTH if len(names) > 1 else []))
         assert code == 0
         assert f"{method} on digits" in " ".join(out.split())
         for name in names:
@@ -138,7 +140,8 @@ def test_finetuning_in_colour_varies_images_as_the_paper_does(tmp_path):
         ),
         (["RUN", "optimise.lr=1"], 1, "key=value does not go with --method logistic"),
         (["RUN", "--resume"], 1, "--resume does not go with"),
-        (["RUN", "--method", "finetune", "--baselines"], 1, "--baselines does not go with --method finetune"),
+        (["RUN", "--method", "finetune", *BOTH], 1, "--baseline does not go with --method finetune"),
+        (["RUN", "--baseline", "pixel"], 1, "pixels"),
         (["RUN", "--method", "finetune", "--limit", "9"], 1, "--limit does not go with"),
         (["RUN", "--method", "finetune", "optimise.rl=1"], 1, "did you mean 'optimise.lr'"),
         (["RUN", "--path", "x"], 1, "--path says where the files of --data lie"),

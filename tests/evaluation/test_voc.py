@@ -1,4 +1,4 @@
-"""Attention kept by its mass, overlap with classes, and the mean over classes and images, each against loops."""
+"""Overlap of attention with classes, and the mean over classes and images, each against loops."""
 
 from __future__ import annotations
 
@@ -8,17 +8,8 @@ import numpy as np
 import pytest
 
 from codingrate import CrateError
-from codingrate.evaluation.voc import class_overlaps, mass_masks, voc_overlap
-
-
-def naive_mass(values, mass):
-    """In rising order, keep those whose running share exceeds 1 − mass."""
-    total, running, kept = sum(values), 0.0, set()
-    for place in sorted(range(len(values)), key=lambda i: values[i]):
-        running += values[place] / total
-        if running > 1 - mass:
-            kept.add(place)
-    return [place in kept for place in range(len(values))]
+from codingrate.evaluation.voc import class_overlaps, voc_overlap
+from codingrate.operators.attention_mass import mass_masks
 
 
 def naive_overlaps(masks, labels, rule):
@@ -50,15 +41,6 @@ def labels_of(seed):
     return labels
 
 
-@pytest.mark.parametrize("mass", [0.1, 0.6, 0.9, 1.0])
-def test_masks_hold_their_share(mass):
-    maps = np.random.default_rng(0).random((3, 5, 7)) ** 3
-    masks = mass_masks(maps, mass)
-    for head, mask in zip(maps, masks, strict=True):
-        assert mask.ravel().tolist() == naive_mass(head.ravel().tolist(), mass)
-        assert head[mask].sum() / head.sum() >= mass - 1e-12
-
-
 @pytest.mark.parametrize("rule", ["best", "mean"])
 def test_overlaps_and_their_means(rule, tmp_path):
     draw = np.random.default_rng(1)
@@ -85,18 +67,6 @@ def test_attention_that_is_the_object_overlaps_wholly():
     attention[0, 0, 0] = 1
     attention[1, 1:3, 2:4] = 0.25
     assert voc_overlap("toy", [(attention, labels)], mass=1.0).miou == 1
-
-
-@pytest.mark.parametrize("mass", [0.0, 1.1])
-def test_a_share_that_is_none(mass):
-    with pytest.raises(CrateError, match=r"must lie in \(0, 1\]"):
-        mass_masks(np.ones((1, 2, 2)), mass)
-
-
-@pytest.mark.parametrize("value", [np.nan, -1.0, 0.0])
-def test_maps_that_are_none(value):
-    with pytest.raises(CrateError, match="must be finite"):
-        mass_masks(np.full((1, 2, 2), value))
 
 
 def test_refusals():

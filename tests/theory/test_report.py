@@ -1,45 +1,14 @@
 """The page: complete, self-contained, light and dark, and valid."""
 
 import re
-from html.parser import HTMLParser
 
 import pytest
 
 from codingrate.theory import Trial, report_html, verify
 from codingrate.theory.claims.frame import Claim, Finding, Outcome
+from tests.pages import Reader
 
 NAMES = ["neumann-order", "identity-projection", "base-assumption"]
-VOID = {"meta", "br", "link", "img", "hr", "input"}
-
-
-class Reader(HTMLParser):
-    """Checks that tags close in order, and keeps ids, references and text."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.ids, self.references, self.texts = [], [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in VOID:
-            self.open.append(tag)
-        self._keep(attrs)
-
-    def handle_startendtag(self, tag, attrs):
-        self._keep(attrs)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
-
-    def _keep(self, attrs):
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value)
-            if name in ("href", "src", "xlink:href"):
-                self.references.append(value)
-            self.references += re.findall(r"url\(([^)]*)\)", value or "")
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +18,7 @@ def page():
 
 @pytest.fixture(scope="module")
 def read(page):
-    reader = Reader()
-    reader.feed(page)
-    assert not reader.open
-    return reader
+    return Reader.of(page)
 
 
 def test_the_page_needs_nothing_from_elsewhere(page, read):

@@ -12,6 +12,7 @@ import typer
 from .. import __version__
 from ..errors import CrateError
 from . import (
+    attention,
     bench,
     convert,
     demo,
@@ -19,6 +20,7 @@ from . import (
     fill,
     generate,
     glue,
+    inspect,
     models,
     perplexity,
     probe,
@@ -41,6 +43,8 @@ app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("reconstruct")(reconstruct.reconstruct)
+app.command("inspect")(inspect.inspect)
+app.command("attention")(attention.attention)
 app.command("segment")(segment.segment)
 app.command("probe")(probe.probe)
 app.command("generate")(generate.generate)

@@ -68,7 +68,7 @@ def evaluate(
         )  # fmt: skip
         return
     if baseline:
-        raise CrateError("--baseline is for runs on labelled sentences; for images see crate probe --baselines")
+        raise CrateError("--baseline is for runs on labelled sentences; for images see crate probe --baseline")
     from ..training import load_data, load_weights
 
     split = split or "test"

@@ -55,7 +55,8 @@ def evaluate_objects(
         report.save(folder, found)
     else:
         from ..data.voc import load_voc
-        from ..evaluation.voc import MASS, voc_overlap
+        from ..evaluation.voc import voc_overlap
+        from ..operators.attention_mass import MASS
 
         images = load_voc(data, split, limit)
         report = voc_overlap(data, _maps(opened, images, layer, size), mass=MASS if threshold is None else threshold)

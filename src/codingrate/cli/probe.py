@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..training import Recipe
 
 METHODS = ("logistic", "knn", "finetune")
+BASELINES = ("untrained", "pixels")
 
 
 def probe(
@@ -29,7 +30,9 @@ def probe(
     data: Annotated[str | None, typer.Option(help="Other data than the run's: a name, a path or a hub id.")] = None,
     path: Annotated[str | None, typer.Option(help="Where the files of a known --data name lie.")] = None,
     method: Annotated[str, typer.Option(help="logistic, knn or finetune.")] = "logistic",
-    baselines: Annotated[bool, typer.Option(help="Also the untrained model and the bare pixels.")] = False,
+    baseline: Annotated[
+        list[str] | None, typer.Option(help="Also the untrained model or the bare pixels: untrained, pixels; repeat.")
+    ] = None,
     which: Annotated[str, typer.Option(help="The run's best model or its last.")] = "last",
     limit: Annotated[
         int | None, typer.Option(min=1, help="So many images of each split, of every class its share.")
@@ -49,11 +52,14 @@ def probe(
         ("key=value", overrides, tuning),
         ("--resume", resume, tuning),
         ("--k", k, method == "knn"),
-        ("--baselines", baselines, not tuning),
+        ("--baseline", baseline, not tuning),
         ("--limit", limit, not tuning),
     ):
         if given and not fits:
             raise CrateError(f"{flag} does not go with --method {method}; leave it out")
+    for name in baseline or ():
+        if name not in BASELINES:
+            raise unknown_name("--baseline", name, BASELINES)
     recipe, folder = open_run(run, which)
     if path is not None and data is None:
         raise CrateError("--path says where the files of --data lie; give both")
@@ -65,7 +71,7 @@ def probe(
         return
     about = {"run": str(run), "which": which, "data": recipe.data.name}
     settings = {"cache": cache or run / "features", "batch_size": batch, "limit": limit}
-    reports = _probes(recipe, folder, baselines, settings, method, {"ks": k} if k else {}, about)
+    reports = _probes(recipe, folder, baseline or [], settings, method, {"ks": k} if k else {}, about)
     place = output or run / "probe"
     for name, report in reports.items():
         report.save(place / f"{method}-{name}.json")
@@ -80,13 +86,13 @@ def probe(
 def _probes(
     recipe: Recipe,
     folder: Path,
-    baselines: bool,
+    baselines: list[str],
     settings: dict[str, Any],
     method: str,
     options: dict[str, Any],
     about: dict[str, str],
 ) -> dict[str, ProbeReport]:
-    """The report of the trained model and, with `baselines`, of the untrained one and of the pixels."""
+    """The report of the trained model and of each of the baselines."""
     import torch
 
     from ..evaluation import extract_features, pixel_features, probe_features
@@ -108,12 +114,12 @@ def _probes(
             source = model if name == "trained" else fresh
             return extract_features(source, images, recipe.augment, device=place, **how)
 
-    if baselines:
+    if "untrained" in baselines:
         with torch.random.fork_rng():
             torch.manual_seed(recipe.run.seed)
             fresh: Any = type(model)(type(model.config).from_dict(model.config.to_dict()))
     reports = {}
-    for name in ("trained", "untrained", "pixels") if baselines else ("trained",):
+    for name in dict.fromkeys(("trained", *baselines)):
         train, test = features(name, "train"), features(name, "test")
         with progress(f"{method} on {name}", probe_steps(len(train), len(test), method, options)) as advance:
             described = {**about, "features": name}

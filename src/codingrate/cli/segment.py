@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .output import Json, print_json, print_table, progress
-from .vision import open_vision_model, say_note
+from .vision import open_vision_model, picture_names, say_note, write_pictures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ def segment(
     folder = output or (opened.folder or Path(".")) / "segments"
     found: list[dict[str, Any]] = []
     with progress("segment", len(images)) as advance:
-        for path, name in zip(images, _names(images), strict=True):
+        for path, name in zip(images, picture_names(images), strict=True):
             image, note = read_picture(path, opened.model.config.num_channels)
             if note is not None:
                 say_note(note)
@@ -64,29 +64,16 @@ def segment(
     print(f"{len(rows)} objects in {len(found)} images{f', none in {empty}' if empty else ''}; pictures in {folder}")
 
 
-def _names(images: Sequence[Path]) -> list[str]:
-    """A name for the pictures of each image: its own, with a number where another has the same."""
-    names: list[str] = []
-    for path in images:
-        same = sum(other.stem == path.stem for other in images[: len(names)])
-        names.append(f"{path.stem}-{same + 1}" if same else path.stem)
-    return names
-
-
 def _written(folder: Path, name: str, image: Any, parts: Sequence[Segment]) -> dict[str, Any]:
     """Write the overlay and the masks, and say where they are."""
     from PIL import Image
 
-    from .._files import replacing
     from ..inspection.overlay import overlay
 
     pictures = {f"{name}-overlay.png": overlay(image, parts)}
     for number, part in enumerate(parts, 1):
         pictures[f"{name}-mask{number}.png"] = Image.fromarray(part.mask)
-    for file, picture in pictures.items():
-        with replacing(folder / file) as draft:
-            picture.save(draft, format="PNG")
-    paths = [str(folder / file) for file in pictures]
+    paths = write_pictures(folder, pictures)
     segments = [
         {"box": list(part.box), "score": part.score, "area": int(part.mask.sum()), "mask": path}
         for part, path in zip(parts, paths[1:], strict=True)

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CrateError, unknown_name
+from ..errors import CrateError
+from .runs import open_model
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from PIL import Image
+
     from ..data import Augment
 
 
@@ -27,33 +32,37 @@ class Vision:
 
 def open_vision_model(source: str, which: str) -> Vision:
     """The model of a run, a folder that save_pretrained wrote, a released checkpoint file, or a preset untrained."""
-    if which not in ("best", "last"):
-        raise unknown_name("--which", which, ("best", "last"))
-    import torch
-
-    from .. import models
-    from ..data import Augment
-    from ..training import load_recipe, load_weights, saved_model
-
-    path = Path(source)
-    folder = path if path.is_dir() else None
-    model: Any
-    if path.exists():
-        model = load_weights(str(path if folder is None else saved_model(path, which)))
-    elif source in models.list_models():
-        torch.manual_seed(0)
-        model = models.create_model(source)
-        say_note(f"{source} has random weights, so what it shows means little; give a run or a checkpoint file")
-    else:
-        raise unknown_name("run folder, checkpoint file or model", source, models.list_models())
+    loaded = open_model(source, which)
+    if loaded.note is not None:
+        say_note(loaded.note)
+    model = loaded.model
     if model.config.modality != "vision":
         raise CrateError(f"{source}: holds a {type(model).__name__}, which reads text; give a vision model")
-    recipe = path / "recipe.yaml"
-    augment = load_recipe(str(recipe)).augment if recipe.is_file() else Augment(channels=model.config.num_channels)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Vision(source, model.eval().to(device), augment, folder)
+    from ..data import Augment
+
+    augment = Augment(channels=model.config.num_channels) if loaded.recipe is None else loaded.recipe.augment
+    return Vision(source, model, augment, loaded.folder)
 
 
 def say_note(text: str) -> None:
     """Something to know that is no error, on standard error."""
     print(f"note: {text}", file=sys.stderr)
+
+
+def picture_names(images: Sequence[Path]) -> list[str]:
+    """A name for the pictures of each image: its own, with a number where another has the same."""
+    names: list[str] = []
+    for path in images:
+        same = sum(other.stem == path.stem for other in images[: len(names)])
+        names.append(f"{path.stem}-{same + 1}" if same else path.stem)
+    return names
+
+
+def write_pictures(folder: Path, pictures: Mapping[str, Image.Image]) -> list[str]:
+    """Write pictures by their file's name, each whole or not at all, and give their paths in the same order."""
+    from .._files import replacing
+
+    for file, picture in pictures.items():
+        with replacing(folder / file) as draft:
+            picture.save(draft, format="PNG")
+    return [str(folder / file) for file in pictures]

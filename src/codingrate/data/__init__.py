@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from .masking import Masking, mask_own_tokens, mask_tokens
     from .packing import Tokens, pack_text, read_tokens, token_cache
+    from .photographs import sample_photographs
     from .reading import Row, ViewRow
     from .sentence_rows import SentenceRow, SentenceRows, pad_batch
     from .sentences import SentenceData, load_sentences
@@ -84,6 +85,7 @@ __all__ = [
     "pad_batch",
     "read_image",
     "read_tokens",
+    "sample_photographs",
     "stratified_split",
     "text_names",
     "token_cache",
@@ -112,6 +114,7 @@ _HOMES = {
     ),
     "masking": ("Masking", "mask_own_tokens", "mask_tokens"),
     "packing": ("Tokens", "pack_text", "read_tokens", "token_cache"),
+    "photographs": ("sample_photographs",),
     "reading": ("Row", "ViewRow"),
     "sentence_rows": ("SentenceRow", "SentenceRows", "pad_batch"),
     "sentences": ("SentenceData", "load_sentences"),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         reconstruction_picture,
     )
     from .report import ClassAccuracy, ClassificationReport
+    from .samples import image_batches
     from .voc import VocReport, voc_overlap
     from .words import bag_of_words
 
@@ -54,6 +55,7 @@ __all__ = [
     "extract_features",
     "fill_masks",
     "glue_average",
+    "image_batches",
     "knn_probe",
     "lambada_accuracy",
     "logistic_probe",
@@ -97,6 +99,7 @@ _HOMES = {
         "reconstruction_picture",
     ),
     "report": ("ClassAccuracy", "ClassificationReport"),
+    "samples": ("image_batches",),
     "voc": ("VocReport", "voc_overlap"),
     "words": ("bag_of_words",),
 }

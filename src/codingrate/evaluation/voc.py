@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from .._files import replacing
 from ..data.voc import BACKGROUND, VOID
 from ..errors import CrateError, unknown_name
+from ..operators.attention_mass import MASS, at_size, mass_masks
 
-MASS = 0.6
-"""Share of the attention that a mask keeps (DINO's)."""
 HeadRule = Literal["best", "mean"]
 
 
@@ -44,24 +43,6 @@ class VocReport:
             draft.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
 
 
-def mass_masks(attention: NDArray[Any], mass: float = MASS) -> NDArray[np.bool_]:
-    """The patches that hold the share x = `mass` of each map's attention: maps (…, rows, columns) to masks.
-
-    In rising order the patches whose running sum, of maps that sum to one, exceeds 1 − x.
-    """
-    if not 0 < mass <= 1:
-        raise CrateError(f"the share of attention must lie in (0, 1], not {mass}")
-    flat = attention.reshape(*attention.shape[:-2], -1).astype(np.float64)
-    total = flat.sum(axis=-1, keepdims=True)
-    if not np.isfinite(flat).all() or (flat < 0).any() or (total <= 0).any():
-        raise CrateError("attention maps must be finite, not negative and not all zero; the model may have diverged")
-    order = np.argsort(flat, axis=-1, kind="stable")
-    running = np.cumsum(np.take_along_axis(flat / total, order, axis=-1), axis=-1)
-    masks = np.zeros(flat.shape, dtype=bool)
-    np.put_along_axis(masks, order, running > 1 - mass, axis=-1)
-    return masks.reshape(attention.shape)
-
-
 def class_overlaps(masks: NDArray[np.bool_], labels: NDArray[np.uint8], heads: HeadRule = "best") -> dict[int, float]:
     """Intersection over union of the heads' masks (K, rows, columns) with each class in a map (height, width).
 
@@ -70,10 +51,7 @@ def class_overlaps(masks: NDArray[np.bool_], labels: NDArray[np.uint8], heads: H
     """
     if heads not in ("best", "mean"):
         raise unknown_name("heads", heads, ("best", "mean"))
-    height, width = labels.shape
-    rows, columns = (np.arange(n) * side // n for n, side in ((height, masks.shape[1]), (width, masks.shape[2])))
-    real = labels != VOID
-    large = masks[:, rows[:, None], columns] & real
+    large = at_size(masks, *labels.shape) & (labels != VOID)
     overlaps = {}
     for number in np.setdiff1d(labels, (BACKGROUND, VOID)):
         inside = labels == number

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import CrateError
 from ..models.base import CrateModel, CratePreTrainedModel
 from ..models.layers import EncoderLayer
 from ..operators import MHSA, SubspaceAttention
+from .trace import layer_index
 
 
 def projections(model: CratePreTrainedModel, pixel_values: Tensor, layer: int = -2) -> Tensor:
@@ -21,35 +22,42 @@ def projections(model: CratePreTrainedModel, pixel_values: Tensor, layer: int = 
     z is what the layer's attention reads, LN(Z^ℓ); a ViT has its keys in this place. The class token is left out. The
     forward pass ends at the layer, counted from 0, or from the end if negative; no hook is set and nothing else kept.
     """
-    with reaching(model, pixel_values, layer) as (module, seen):
+    with reaching(model, pixel_values, [layer]) as ((module, seen),):
         return _keys(module, seen)[:, int(model.config.class_token) :]
 
 
 @contextmanager
 def reaching(
-    model: CratePreTrainedModel, pixel_values: Tensor, layer: int
-) -> Iterator[tuple[SubspaceAttention | MHSA, Tensor]]:
-    """The attention of a layer and the tokens (batch, n, d) it reads of these images, the model not training."""
+    model: CratePreTrainedModel, pixel_values: Tensor, layers: Sequence[int]
+) -> Iterator[list[tuple[SubspaceAttention | MHSA, Tensor]]]:
+    """The attention of layers and the tokens (batch, n, d) each reads of these images, the model not training.
+
+    One pass, which ends at the deepest of them; the tokens of every layer asked for are held.
+    """
     if model.config.modality != "vision":
         raise CrateError(f"a {type(model).__name__} reads text; take a vision model")
     body = cast(CrateModel, model.base_model)
-    depth = len(body.layers)
-    if not -depth <= layer < depth:
-        raise CrateError(f"layer {layer} is out of range; the model has {depth} layers, {-depth} to {depth - 1}")
-    layers = [cast(EncoderLayer, module) for module in body.layers]
-    attention = layers[layer].attention
-    if not isinstance(attention, (SubspaceAttention, MHSA)):
-        raise CrateError(f"attention {type(attention).__name__} has neither subspaces nor keys")
+    wanted = [layer_index(layer, len(body.layers)) for layer in layers]
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            z = body.embedding(pixel_values)
-            for before in layers[: layer % depth]:
-                z = before(z)[0]
-            yield attention, layers[layer].attention_input(z)
+            z, seen = body.embedding(pixel_values), {}
+            for number in range(max(wanted) + 1):
+                module = cast(EncoderLayer, body.layers[number])
+                if number in wanted:
+                    seen[number] = (_comparing(module.attention), module.attention_input(z))
+                if number < max(wanted):
+                    z = module(z)[0]
+            yield [seen[number] for number in wanted]
     finally:
         model.train(was_training)
+
+
+def _comparing(attention: nn.Module) -> SubspaceAttention | MHSA:
+    if not isinstance(attention, (SubspaceAttention, MHSA)):
+        raise CrateError(f"attention {type(attention).__name__} has neither subspaces nor keys")
+    return attention
 
 
 def _keys(attention: SubspaceAttention | MHSA, seen: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, cast
 
 import torch
@@ -89,7 +90,7 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
         pixel_values: Tensor | None = None,
         mask: Tensor | None = None,
         output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
+        output_hidden_states: bool | Collection[int] | None = None,
         return_dict: bool | None = None,
         **_: Any,
     ) -> CrateAutoencoderOutput | tuple[Any, ...]:
@@ -111,8 +112,8 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
         trace = self.crate.trace(output_hidden_states, output_attentions)
         z = trace.run(self.crate.layers, trace.start(self.encode(patches, mask, grid)))
         z = self.enter_decoder(self.crate.norm(z), mask, grid)
-        z = self.decoder_norm(trace.run(self.decoder_layers, z))
-        reconstruction = self.leave_decoder(z, grid)
+        decoded = self.decoder_norm(trace.run(self.decoder_layers, z))
+        reconstruction = self.leave_decoder(decoded, grid)
 
         counted = mask if self.config.loss_on == "masked" else torch.ones_like(mask)
         errors = self.patch_errors(patches, reconstruction) * counted
@@ -121,6 +122,7 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
             losses=errors.sum(dim=1) / counted.sum(dim=1).clamp(min=1),
             reconstruction=reconstruction,
             mask=mask,
+            decoder_input=z if trace.keeps(len(self.crate.layers)) else None,
             **trace.outputs(),
         )
         return output if self.crate.returns_dict(return_dict) else output.to_tuple()

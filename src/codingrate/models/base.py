@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -35,10 +35,11 @@ from .processing import save_image_processor
 class Trace:
     """Tokens by name along a forward pass; lists stay empty unless asked for."""
 
-    states: bool = False
+    states: bool | Collection[int] = False
+    """Whether tokens are written down, or of which layers, from 0 and on into a decoder; the others' are None."""
     weights: bool = False
-    hidden: list[Tensor] = field(default_factory=list)
-    compressed: list[Tensor] = field(default_factory=list)
+    hidden: list[Tensor | None] = field(default_factory=list)
+    compressed: list[Tensor | None] = field(default_factory=list)
     attentions: list[Tensor] = field(default_factory=list)
 
     def run(
@@ -61,8 +62,9 @@ class Trace:
                 options = (*(options or (None,)), past[index])
             z, compressed, attention = layer(z, mask, self.weights, *options)
             if self.states:
-                self.compressed.append(compressed)
-                self.hidden.append(z)
+                number = len(self.compressed)
+                self.compressed.append(compressed if self.keeps(number) else None)
+                self.hidden.append(z if self.keeps(number, number + 1) else None)
             if attention is not None:
                 self.attentions.append(attention)
         return z
@@ -70,10 +72,14 @@ class Trace:
     def start(self, z: Tensor) -> Tensor:
         """Z^1, written down if asked for."""
         if self.states:
-            self.hidden.append(z)
+            self.hidden.append(z if self.keeps(0) else None)
         return z
 
-    def outputs(self) -> dict[str, tuple[Tensor, ...] | None]:
+    def keeps(self, *layers: int) -> bool:
+        """Whether what one of these layers reads or gives is written down."""
+        return self.states is True or (not isinstance(self.states, bool) and any(n in self.states for n in layers))
+
+    def outputs(self) -> dict[str, Any]:
         """The fields every model output shares."""
         return {
             "hidden_states": tuple(self.hidden) if self.states else None,
@@ -235,7 +241,7 @@ class CrateModel(CratePreTrainedModel):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
+        output_hidden_states: bool | Collection[int] | None = None,
         return_dict: bool | None = None,
         queries: int | None = None,
         **_: Any,
@@ -245,7 +251,7 @@ class CrateModel(CratePreTrainedModel):
         With `queries`, and unless the inside is asked for, the last layer computes only so many tokens from the front.
         A causal text model goes on from the tokens in `past_key_values`, any cache of transformers, or starts one with
         `use_cache=True`; `attention_mask` then counts earlier tokens as well. It hands the cache out unless
-        `use_cache=False`.
+        `use_cache=False`. `output_hidden_states` may name the layers, from 0, whose tokens are wanted.
         """
         trace = self.trace(output_hidden_states, output_attentions)
         cache = self.cache(past_key_values, use_cache)
@@ -293,11 +299,11 @@ class CrateModel(CratePreTrainedModel):
             adopt(cache)
         return cache
 
-    def trace(self, states: bool | None, weights: bool | None) -> Trace:
+    def trace(self, states: bool | Collection[int] | None, weights: bool | None) -> Trace:
         """What to write down: the caller's word, else the config's."""
-        states = self.config.output_hidden_states if states is None else states
+        states = bool(self.config.output_hidden_states) if states is None else states
         weights = self.config.output_attentions if weights is None else weights
-        return Trace(states=bool(states), weights=bool(weights))
+        return Trace(states=states, weights=bool(weights))
 
     def returns_dict(self, return_dict: bool | None) -> bool:
         """Whether to answer with a named output or a tuple: the caller's word, else the config's."""

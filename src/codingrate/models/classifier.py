@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch.nn.functional as F
@@ -40,7 +41,7 @@ class CrateForImageClassification(CratePreTrainedModel):
         pixel_values: Tensor | None = None,
         labels: Tensor | None = None,
         output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
+        output_hidden_states: bool | Collection[int] | None = None,
         return_dict: bool | None = None,
         **_: Any,
     ) -> CrateTaskOutput | tuple[Any, ...]:

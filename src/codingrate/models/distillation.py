@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -145,7 +145,7 @@ class CrateForSelfDistillation(CratePreTrainedModel):
         student_temperature: float = 0.1,
         teacher_temperature: float = 0.04,
         output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
+        output_hidden_states: bool | Collection[int] | None = None,
         return_dict: bool | None = None,
         **_: Any,
     ) -> CrateDistillationOutput | CrateTaskOutput | tuple[Any, ...]:

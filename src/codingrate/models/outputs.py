@@ -13,7 +13,8 @@ from transformers.utils.generic import ModelOutput
 class CrateModelOutput(ModelOutput):
     """Output of the body. `hidden_states` are Z^1 … Z^{L+1}, `compressed_states` Z^{1+½} … Z^{L+½}.
 
-    Both, and `attentions` (batch, K, n, n) per layer, are there only when asked for. `last_hidden_state` has
+    Both, and `attentions` (batch, K, n, n) per layer, are there only when asked for; where layers were chosen, the
+    places of the others hold None. `last_hidden_state` has
     passed the final norm where the model has one; `hidden_states` never have. `past_key_values` is the cache of a
     causal model, where one was given or asked for.
     """
@@ -43,7 +44,7 @@ class CrateAutoencoderOutput(ModelOutput):
 
     `loss` over the batch and `losses` (batch,) of each image, over the patches the config's `loss_on` counts;
     `reconstruction` (batch, N, channels·P²) in the order of `patchify`, `mask` (batch, N) with True = removed;
-    the trace runs through the encoder's layers and then the decoder's.
+    the trace runs through the encoder's layers and then the decoder's, whose first layer reads `decoder_input`.
     """
 
     loss: Tensor | None = None
@@ -53,6 +54,7 @@ class CrateAutoencoderOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
     compressed_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
+    decoder_input: Tensor | None = None
 
 
 @dataclass

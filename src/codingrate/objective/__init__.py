@@ -10,9 +10,11 @@ from .gradients import (
     coding_rate_lipschitz,
     subspace_coding_rate_gradient,
 )
+from .rank import effective_rank
 from .rates import (
     class_coding_rate,
     coding_rate,
+    project,
     projected_coding_rate,
     rate_reduction,
     sparse_rate_reduction,
@@ -29,10 +31,12 @@ __all__ = [
     "coding_rate_hvp",
     "coding_rate_lipschitz",
     "coherence",
+    "effective_rank",
     "fraction_below",
     "l0_fraction",
     "l0_norm",
     "l1_norm",
+    "project",
     "projected_coding_rate",
     "random_bases",
     "rate_reduction",

@@ -1,0 +1,146 @@
+"""The report of an inspection: the page, its files, and what is refused."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from codingrate.inspection import report as module
+from codingrate.inspection.panel import Panel
+from codingrate.inspection.report import report_json, write_report
+from tests.pages import Reader
+from tests.refusals import refused
+
+
+def draw(figure):
+    figure.set_size_inches(3, 2)
+    figure.subplots().plot([0, 1], [1, 0])
+
+
+TABLE = pd.DataFrame({"layer": [1, 2], "share <%>": [0.123456789, np.nan], "name": ["a & b", "c"]})
+PANELS = [
+    Panel("rates", "Rates <first>", "Z^{ℓ+½} & R^c fall (4.2).", "U_1 and below_0.1 rise.", draw, TABLE),
+    Panel("words", "Only words", "", "Nothing to draw."),
+    Panel("numbers", "Only numbers", "Some.", "Others.", None, pd.DataFrame({"x": np.arange(3, dtype=np.int64)})),
+]
+FACTS = {"Model": {"parameters": 1234567, "config": {"hidden_size": 5}}, "Recipe of a": "task: <x>\nrun: y\n"}
+NOTES = ["A note < here."]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report") / "out"
+    heard = []
+    assert write_report(folder, PANELS, FACTS, NOTES, "In & out", lambda: heard.append(1)) == folder / "report.html"
+    assert len(heard) == 3
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_every_reference_is_on_the_page_or_a_file_beside_it(folder, page):
+    read = Reader.of(page)
+    assert len(read.ids) == len(set(read.ids))
+    for reference in read.references:
+        assert "//" not in reference
+        if reference.startswith("#"):
+            assert reference[1:] in read.ids
+        else:
+            assert (folder / reference).is_file()
+    assert {"rates", "words", "numbers", "fact-model", "fact-recipe-of-a"} <= set(read.ids)
+    assert "<script" not in page
+
+
+def test_contents_sentences_facts_and_notes_are_there(page):
+    text = Reader.of(page).text
+    for words in (
+        "In & out",
+        "A note < here.",
+        "The paper: Zℓ+½ & Rc fall (4.2).",
+        "Here: U1 and below_0.1 rise.",
+        "Here: Nothing to draw.",
+        "1,234,567",
+        "hidden_size: 5",
+        "task: <x> run: y",
+        "0.1235",
+        "–",
+    ):
+        assert words in text
+    assert text.count("Rates <first>") == text.count("Only words") == 2  # in the contents and above the section
+    assert text.count("The paper:") == 2
+    assert "Z<sup>ℓ+½</sup>" in page
+    assert "U<sub>1</sub>" in page
+    assert page.count("<svg") == page.count("<figure>") == 1
+    assert page.count("<details>") == 3  # two tables and a config
+
+
+def test_files_hold_all_numbers_and_figures(folder):
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    tables = ["tables/numbers.csv", "tables/rates.csv"]
+    assert files == ["figures/rates.png", "figures/rates.svg", "report.html", "report.json", *tables]
+    pd.testing.assert_frame_equal(pd.read_csv(folder / "tables/rates.csv"), TABLE)
+    with Image.open(folder / "figures/rates.png") as image:
+        assert image.size == (450, 300)
+        assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
+    assert (folder / "figures/rates.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_json_holds_every_number_and_null_for_what_is_none(folder):
+    found = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    assert found == report_json(PANELS, FACTS, NOTES, "In & out")
+    assert found["title"] == "In & out"
+    assert found["notes"] == NOTES
+    assert found["facts"]["Model"] == FACTS["Model"]
+    assert list(found["panels"]) == ["rates", "words", "numbers"]
+    assert found["panels"]["rates"]["expected"] == PANELS[0].expected
+    assert found["panels"]["rates"]["table"][0] == {"layer": 1, "share <%>": 0.123456789, "name": "a & b"}
+    assert found["panels"]["rates"]["table"][1]["share <%>"] is None
+    assert found["panels"]["words"]["table"] is None
+    infinite = [Panel("p", "", "", "", None, pd.DataFrame({"x": [np.float32(0.5), np.inf]}))]
+    assert report_json(infinite, {}, [], "")["panels"]["p"]["table"] == [{"x": 0.5}, {"x": None}]
+
+
+def test_a_long_table_is_cut_on_the_page_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ROWS", 4)
+    panel = Panel("long", "Long", "", "", None, pd.DataFrame({"x": range(1000, 1011)}))
+    text = Reader.of(write_report(tmp_path, [panel], {}, [], "Long").read_text(encoding="utf-8")).text
+    assert "Numbers: 11 rows, the first 4 of them here" in text
+    assert "1003" in text
+    assert "1004" not in text
+    assert len(pd.read_csv(tmp_path / "tables/long.csv")) == 11
+
+
+def test_a_report_takes_the_place_of_another_and_of_nothing_else(tmp_path):
+    folder = tmp_path / "out"
+    write_report(folder, PANELS, FACTS, NOTES, "First")
+    (folder / "own.txt").write_text("mine")
+    write_report(folder, PANELS[1:2], FACTS, NOTES, "Second")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "figures", "own.txt", "report.html", "report.json", "tables",
+    ]  # fmt: skip
+    assert not list((folder / "figures").iterdir())
+    (tmp_path / "paper" / "figures").mkdir(parents=True)
+    message = "has figures or tables that are no report's; give another --output"
+    refused(message, write_report, tmp_path / "paper", PANELS, FACTS, NOTES, "Third")
+    assert [path.name for path in (tmp_path / "paper").iterdir()] == ["figures"]
+
+
+def test_a_figure_that_fails_leaves_what_was_there(tmp_path):
+    def broken(figure):
+        raise RuntimeError("no ink")
+
+    write_report(tmp_path, PANELS, FACTS, NOTES, "First")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(RuntimeError, match="no ink"):
+        write_report(tmp_path, [*PANELS, Panel("broken", "", "", "", broken)], FACTS, NOTES, "Second")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_two_panels_of_one_name_are_refused(tmp_path):
+    message = "two panels of the report are called 'words'"
+    refused(message, write_report, tmp_path, [PANELS[1], PANELS[1]], FACTS, NOTES, "Twice")
