@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -96,16 +95,3 @@ def placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
 def as_read(model: nn.Module, pixels: Tensor) -> Tensor:
     """The pixels in the model's own precision."""
     return pixels.to(next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), pixels.dtype))
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and afterwards every module's own: a frozen body may be in eval mode within a model in training."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(model.training)  # drops what modules keep in eval mode
-        for module, mode in modes:
-            module.training = mode

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ..data import Augment, CorruptImages, ImageData
 from ..errors import CrateError
-from ._images import as_read, batches, check_input, check_numbers, empty, evaluating, placed, split_rows
+from ..models.modes import evaluating
+from ._images import as_read, batches, check_input, check_numbers, empty, placed, split_rows
 from ._tally import Tally
 from .real import real_accuracy, real_labels_of
 from .report import ClassificationReport

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from ..data import Augment, CorruptImages, ImageData
 from ..errors import CrateError
+from ..models.modes import evaluating
 from ._feature_cache import Block, features_key, read_features, write_features
-from ._images import as_read, batches, check_input, check_numbers, empty, evaluating, placed, split_rows
+from ._images import as_read, batches, check_input, check_numbers, empty, placed, split_rows
 
 
 @dataclass(frozen=True, eq=False)

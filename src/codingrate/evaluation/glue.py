@@ -18,7 +18,8 @@ from .._files import replacing
 from ..data import GLUE, SentenceRows, pad_batch
 from ..errors import CrateError, unknown_name
 from ..models import CrateForSequenceClassification
-from ._images import evaluating, placed
+from ..models.modes import evaluating
+from ._images import placed
 from ._text import check_ids, check_sizes, expect
 
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ..data import check_tokenizer
 from ..errors import CrateError
 from ..models import CrateForCausalLM
-from ._images import evaluating, placed
+from ..models.modes import evaluating
+from ._images import placed
 from ._text import check_sizes, expect_causal
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from .._files import replacing
 from ..data import Tokens
 from ..errors import CrateError
-from ._images import evaluating, placed
+from ..models.modes import evaluating
+from ._images import placed
 from ._text import check_ids, check_sizes, expect_causal, token_ids
 
 

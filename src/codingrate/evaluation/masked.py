@@ -20,7 +20,8 @@ from .._files import replacing
 from ..data import Masking, Tokens, mask_own_tokens
 from ..errors import CrateError
 from ..models import CrateForMaskedLM
-from ._images import evaluating, placed
+from ..models.modes import evaluating
+from ._images import placed
 from ._text import check_ids, check_sizes, expect, room, token_ids
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from .._files import replacing
 from ..data import Augment, CorruptImages, ImageData
 from ..errors import CrateError
 from ..models.autoencoder import CrateForMaskedAutoencoding, kept_patches
-from ._images import as_read, batches, check_input, check_numbers, empty, evaluating, placed, split_rows
+from ..models.modes import evaluating
+from ._images import as_read, batches, check_input, check_numbers, empty, placed, split_rows
 
 
 @dataclass(frozen=True)

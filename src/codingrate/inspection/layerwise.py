@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +12,7 @@ from .. import objective
 from ..errors import CrateError, unknown_name
 from ..models.base import CratePreTrainedModel
 from ..models.layers import EncoderLayer
+from ..models.modes import evaluating
 from ..operators import MHSA
 from .trace import ForwardTrace, layer_index, trace
 
@@ -74,17 +74,6 @@ def layerwise(
             row[f"{name}_std"] = float(samples.std(correction=0))
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-@contextmanager
-def evaluating(model: CratePreTrainedModel) -> Iterator[None]:
-    """The model in evaluation, and afterwards in the mode it was in."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 def measures(passed: ForwardTrace, layer: int, eps: float, measure: str = "paper") -> dict[str, Tensor]:

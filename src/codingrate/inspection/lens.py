@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import CrateError
 from ..models import CrateForCausalLM, CrateForMaskedLM
-from .layerwise import evaluating
+from ..models.modes import evaluating
 from .text_passes import TextBatch, TextPass, text_passes
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from torch import Tensor
 from ..data import Augment
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
+from ..models.modes import evaluating
 from .attention_panel import attention_panel
 from .heads import head_panel
 from .layer_panels import layer_panels, training_panel
-from .layerwise import evaluating
 from .panel import Panel
 from .subspace_panels import subspace_panels
 from .text import text_panels

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..errors import CrateError
 from ..models.base import CrateModel, CratePreTrainedModel
 from ..models.layers import EncoderLayer
+from ..models.modes import evaluating
 from ..operators import MHSA, SubspaceAttention
 from .trace import layer_index
 
@@ -38,20 +39,15 @@ def reaching(
         raise CrateError(f"a {type(model).__name__} reads text; take a vision model")
     body = cast(CrateModel, model.base_model)
     wanted = [layer_index(layer, len(body.layers)) for layer in layers]
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            z, seen = body.embedding(pixel_values), {}
-            for number in range(max(wanted) + 1):
-                module = cast(EncoderLayer, body.layers[number])
-                if number in wanted:
-                    seen[number] = (_comparing(module.attention), module.attention_input(z))
-                if number < max(wanted):
-                    z = module(z)[0]
-            yield [seen[number] for number in wanted]
-    finally:
-        model.train(was_training)
+    with evaluating(model), torch.no_grad():
+        z, seen = body.embedding(pixel_values), {}
+        for number in range(max(wanted) + 1):
+            module = cast(EncoderLayer, body.layers[number])
+            if number in wanted:
+                seen[number] = (_comparing(module.attention), module.attention_input(z))
+            if number < max(wanted):
+                z = module(z)[0]
+        yield [seen[number] for number in wanted]
 
 
 def _comparing(attention: nn.Module) -> SubspaceAttention | MHSA:

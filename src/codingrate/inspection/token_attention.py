@@ -12,8 +12,8 @@ from torch import Tensor
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..models.layers import EncoderLayer
+from ..models.modes import evaluating
 from ..operators import TSSA
-from .layerwise import evaluating
 from .panel import Panel
 from .text_passes import text_passes
 from .token_text import FONT, drawable, shaded

@@ -12,8 +12,8 @@ from torch import Tensor
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..models.layers import EncoderLayer
+from ..models.modes import evaluating
 from ..operators import DictionarySparsifier, OvercompleteDictionary
-from .layerwise import evaluating
 from .text_passes import TextBatch, TextPass, text_passes
 from .trace import ForwardTrace, layer_index
 
