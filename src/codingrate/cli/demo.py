@@ -84,4 +84,4 @@ def show(result: dict[str, Any]) -> None:
 
     print("Measured here: " + verdict(before, after))
     print(f"Picture: {result['picture']}")
-    print("Next: crate train digits, crate evaluate runs/digits, crate bench, crate recipes")
+    print("Next: crate train digits, crate evaluate runs/digits, crate inspect runs/digits, crate bench, crate recipes")
