@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from codingrate import create_model, inspection
@@ -15,24 +14,9 @@ from codingrate.data import Augment
 from codingrate.inspection.segment import square_input
 from codingrate.operators.attention_mass import at_size, mass_masks
 from codingrate.training import load_weights
-from tests.inspection.test_segment import SMALL, disc_image
+from tests.inspection.test_segment import SMALL
 
 from .test_training_verbs import crate
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("saved") / "model"
-    create_model("crate-tiny-patch16-224", **SMALL, num_labels=7).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def photo(tmp_path):
-    """90 × 60 pixels."""
-    disc_image()[0].save(tmp_path / "disc.png")
-    return tmp_path / "disc.png"
 
 
 def naive_maps(folder, path, side, layer):

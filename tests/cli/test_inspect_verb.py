@@ -40,15 +40,6 @@ def twin(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A model with a class token that reads colours, in a folder of its own."""
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("saved") / "model"
-    create_model("crate-tiny-patch16-224", **SMALL, num_labels=7).save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
 def undrawn(monkeypatch):
     """Figures are left out, which take most of the time of a report of so little."""

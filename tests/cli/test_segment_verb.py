@@ -40,20 +40,14 @@ def grey(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def picture(tmp_path):
-    disc_image()[0].save(tmp_path / "disc.png")
-    return tmp_path / "disc.png"
-
-
-def test_masks_and_overlays_are_written(capsys, saved, picture, tmp_path):
+def test_masks_and_overlays_are_written(capsys, saved, photo, tmp_path):
     output = tmp_path / "out"
-    code, out, _ = crate(capsys, "segment", saved, picture, picture, *QUICK, "--output", output, "--json")
+    code, out, _ = crate(capsys, "segment", saved, photo, photo, *QUICK, "--output", output, "--json")
     report = json.loads(out)
     assert code == 0
     disc = disc_image()[1]
     for entry, name in zip(report["images"], ("disc", "disc-2"), strict=True):
-        assert (entry["image"], entry["width"], entry["height"]) == (str(picture), 90, 60)
+        assert (entry["image"], entry["width"], entry["height"]) == (str(photo), 90, 60)
         assert entry["overlay"] == str(output / f"{name}-overlay.png")
         with Image.open(entry["overlay"]) as drawn:
             assert drawn.size == (90, 60)
@@ -69,19 +63,19 @@ def test_masks_and_overlays_are_written(capsys, saved, picture, tmp_path):
     assert len(list(output.iterdir())) == sum(1 + len(entry["segments"]) for entry in report["images"])
 
 
-def test_a_table_and_where_the_pictures_are(capsys, saved, picture, tmp_path, monkeypatch):
+def test_a_table_and_where_the_pictures_are(capsys, saved, photo, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")  # so that no path is broken into lines
     Image.new("RGB", (30, 30), (9, 90, 190)).save(tmp_path / "even.png")
     options = (*QUICK, "--masks", 1, "--no-refine", "--layer", 0)
-    code, out, _ = crate(capsys, "segment", saved, picture, tmp_path / "even.png", *options)
+    code, out, _ = crate(capsys, "segment", saved, photo, tmp_path / "even.png", *options)
     assert code == 0
     assert "disc.png" in out
     assert f"1 objects in 2 images, none in 1; pictures in {saved / 'segments'}" in " ".join(out.split())
     assert (saved / "segments" / "disc-mask1.png").is_file()
 
 
-def test_a_run_of_grey_images(capsys, grey, picture):
-    code, out, _ = crate(capsys, "segment", grey, picture, "--size", 64, "--json")
+def test_a_run_of_grey_images(capsys, grey, photo):
+    code, out, _ = crate(capsys, "segment", grey, photo, "--size", 64, "--json")
     assert code == 0
     assert json.loads(out)["images"][0]["overlay"] == str(grey / "segments" / "disc-overlay.png")
 
@@ -91,13 +85,13 @@ def test_a_preset_is_said_to_be_untrained_and_an_enormous_image_scaled(capsys, t
 
     build = models.create_model
     monkeypatch.setattr(models, "create_model", lambda name: build(name, **SMALL))
-    picture = tmp_path / "large.png"
-    disc_image()[0].resize((5000, 500)).save(picture)
+    photo = tmp_path / "large.png"
+    disc_image()[0].resize((5000, 500)).save(photo)
     options = (*QUICK, "--output", tmp_path / "out", "--json")
-    code, out, said = crate(capsys, "segment", "crate-tiny-patch16-224", picture, *options)
+    code, out, said = crate(capsys, "segment", "crate-tiny-patch16-224", photo, *options)
     assert code == 0
     assert "note: crate-tiny-patch16-224 has random weights" in said
-    assert f"note: {picture}: scaled down from 5000 × 500 to 4096 × 410 pixels" in said
+    assert f"note: {photo}: scaled down from 5000 × 500 to 4096 × 410 pixels" in said
     entry = json.loads(out)["images"][0]
     assert (entry["width"], entry["height"]) == (4096, 410)
     assert entry["note"].endswith("4096 × 410 pixels")
@@ -113,22 +107,22 @@ def test_a_preset_is_said_to_be_untrained_and_an_enormous_image_scaled(capsys, t
         (("--which", "worst"), "--which"),
     ],
 )
-def test_bad_options(capsys, saved, picture, tmp_path, options, message):
-    code, _, said = crate(capsys, "segment", saved, picture, "--output", tmp_path / "out", *options)
+def test_bad_options(capsys, saved, photo, tmp_path, options, message):
+    code, _, said = crate(capsys, "segment", saved, photo, "--output", tmp_path / "out", *options)
     assert code == 1
     assert message in said
 
 
-def test_bad_sources(capsys, saved, picture, tmp_path):
-    assert "did you mean 'crate-tiny-patch16-224'" in crate(capsys, "segment", "crate-tny-patch16-224", picture)[2]
-    assert "holds no saved model" in crate(capsys, "segment", tmp_path, picture)[2]
+def test_bad_sources(capsys, saved, photo, tmp_path):
+    assert "did you mean 'crate-tiny-patch16-224'" in crate(capsys, "segment", "crate-tny-patch16-224", photo)[2]
+    assert "holds no saved model" in crate(capsys, "segment", tmp_path, photo)[2]
     Image.new("RGB", (1, 1)).save(tmp_path / "one.png")
     assert "one.png: is 1 × 1 pixels" in crate(capsys, "segment", saved, tmp_path / "one.png")[2]
     (tmp_path / "broken.png").write_bytes(b"no image")
     assert "broken.png: is not an image" in crate(capsys, "segment", saved, tmp_path / "broken.png")[2]
     text = create_model("crate-bert-medium", hidden_size=24, num_hidden_layers=1, num_attention_heads=3, vocab_size=50)
     text.save_pretrained(tmp_path / "text")
-    assert "which reads text; give a vision model" in crate(capsys, "segment", tmp_path / "text", picture)[2]
+    assert "which reads text; give a vision model" in crate(capsys, "segment", tmp_path / "text", photo)[2]
 
 
 # evaluate --task

@@ -27,7 +27,14 @@ from codingrate.inspection.attention_overlay import (
     named_maps,
     tile,
 )
-from codingrate.inspection.attention_panel import HEADS, IMAGES, AttentionStudy, _measured, attention_panel
+from codingrate.inspection.attention_panel import (
+    HEADS,
+    IMAGES,
+    AttentionStudy,
+    _measured,
+    attention_panel,
+    attention_study,
+)
 from codingrate.inspection.segment import square_input
 from codingrate.operators.attention_mass import mass_masks
 from tests.models import toys
@@ -156,7 +163,7 @@ def test_entropy_is_a_share_of_that_of_even_attention():
 def test_the_panel_measures_what_it_says(name, layer):
     model = small(name)
     images = [disc_image()[0], picture(23, 17)]
-    panel = attention_panel(model, images, Augment(), mass=0.7)
+    panel = attention_panel(attention_study(model, images, Augment(), mass=0.7))
     entropy, patches = np.zeros((2, 5)), np.zeros((2, 5))
     for row, image in enumerate(images):
         maps = attention_maps(model, square_input(model, image, Augment(), 32)[1], layer)[0].detach().numpy()
@@ -190,7 +197,7 @@ def test_the_sentence_follows_the_numbers(width, words):
 
 def test_the_panel_is_drawn_and_stays_within_the_page():
     model = small("crate-tiny-patch16-224", hidden_size=28, num_attention_heads=14)
-    panel = attention_panel(model, [picture(9, 9)] * (IMAGES + 1), Augment(), layer=0)
+    panel = attention_panel(attention_study(model, [picture(9, 9)] * (IMAGES + 1), Augment(), layer=0))
     figure = Figure()
     assert panel.draw is not None
     panel.draw(figure)
@@ -202,5 +209,5 @@ def test_the_panel_is_drawn_and_stays_within_the_page():
 
 
 def test_what_has_no_panel():
-    refused("give at least one", attention_panel, small(), [], Augment())
-    refused("no class token", attention_panel, small("crate-mae-small"), [picture(9, 9)], Augment())
+    refused("give at least one", attention_study, small(), [], Augment())
+    refused("no class token", attention_study, small("crate-mae-small"), [picture(9, 9)], Augment())

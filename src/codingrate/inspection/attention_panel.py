@@ -104,17 +104,8 @@ def attention_study(
     )
 
 
-def attention_panel(
-    model: CratePreTrainedModel,
-    images: Sequence[Image.Image],
-    augment: Augment,
-    *,
-    layer: int | None = None,
-    side: int | None = None,
-    mass: float = MASS,
-) -> Panel:
-    """The class token's maps of `attention_study` as a panel; refused for a model that has none."""
-    study = attention_study(model, images, augment, layer=layer, side=side, mass=mass)
+def attention_panel(study: AttentionStudy) -> Panel:
+    """What `attention_study` found, as a panel."""
     return Panel(
         name="attention",
         title="Where the class token looks",

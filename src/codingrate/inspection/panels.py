@@ -14,7 +14,7 @@ from ..data import Augment
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..models.modes import evaluating
-from .attention_panel import attention_panel
+from .attention_panel import attention_panel, attention_study
 from .heads import head_panel
 from .layer_panels import layer_panels, training_panel
 from .panel import Panel
@@ -62,7 +62,7 @@ def vision_panels(
         notes,
         "attention maps",
         lambda: [
-            attention_panel(model, images[:SHOWN], augment, layer=layer),
+            attention_panel(attention_study(model, images[:SHOWN], augment, layer=layer)),
             head_panel(model, pixels, images, layer),
         ],
     )
