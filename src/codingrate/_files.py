@@ -1,21 +1,25 @@
-"""Files and folders that are there whole or not at all."""
+"""Write files and folders atomically: a reader sees the old content or the new content, never half of it."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
+import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from .errors import CrateError
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; it takes the place of `path` once the block ends without error.
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to; the file replaces `path` when the block ends without an error.
 
-    Beside it, because a rename is atomic within one file system only.
+    The temporary file lies beside `path`, because a rename is atomic only within one file system.
     """
     draft = path.with_name(f".{path.name}.{uuid4().hex[:8]}.tmp")
     try:
@@ -23,17 +27,15 @@ def replacing(path: Path) -> Iterator[Path]:
         yield draft
         draft.replace(path)
     except OSError as error:
-        raise CrateError(
-            f"cannot write {path}: {error.strerror or error}; free space or give another folder"
-        ) from error
+        raise _cannot_write(path, error) from error
     finally:
-        with contextlib.suppress(OSError):  # gone by the rename, or never begun
+        with contextlib.suppress(OSError):  # the rename has removed it, or it was never created
             draft.unlink()
 
 
 @contextlib.contextmanager
-def replacing_folder(path: Path) -> Iterator[Path]:
-    """The same for a folder: an empty one beside `path` to fill; what lay at `path` is gone once it is in its place."""
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder to fill; it replaces the folder `path` when the block ends without an error."""
     draft, old = (path.with_name(f".{path.name}.{uuid4().hex[:8]}.{kind}") for kind in ("new", "old"))
     try:
         draft.mkdir(parents=True)
@@ -42,9 +44,43 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             path.rename(old)  # a folder cannot be renamed over one that is not empty
         draft.rename(path)
     except OSError as error:
-        raise CrateError(
-            f"cannot write {path}: {error.strerror or error}; free space or give another folder"
-        ) from error
+        raise _cannot_write(path, error) from error
     finally:
+        if old.exists() and not path.exists():
+            old.rename(path)
         for rest in (draft, old):
             shutil.rmtree(rest, ignore_errors=True)
+
+
+def _cannot_write(path: Path, error: OSError) -> CrateError:
+    return CrateError(f"cannot write {path}: {error.strerror or error}; free space or give another folder")
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a text file atomically and return its path."""
+    with atomic_write(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+    return path
+
+
+def write_json(path: Path, value: Any) -> Path:
+    """Write a value as JSON atomically (see `to_plain` for what it may contain) and return the path."""
+    return write_text(path, json.dumps(to_plain(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def to_plain(value: Any) -> Any:
+    """Convert a value to what JSON can hold: dataclasses and mappings to dicts, sequences and arrays to lists.
+
+    JSON has no NaN and no infinity; both become null.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(inner) for inner in value]
+    if hasattr(value, "tolist"):  # numpy arrays and scalars, tensors
+        return to_plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

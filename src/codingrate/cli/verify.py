@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .._files import replacing
+from .._files import atomic_write
 from .output import Json, print_json, progress
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def verify(
             outcomes.append(outcome)
             advance()
     if html is not None:
-        with replacing(html) as draft:
+        with atomic_write(html) as draft:
             draft.write_text(report_html(outcomes, trial), encoding="utf-8")
     if as_json:
         print_json([_record(outcome, seed) for outcome in outcomes])

@@ -60,9 +60,9 @@ def picture_names(images: Sequence[Path]) -> list[str]:
 
 def write_pictures(folder: Path, pictures: Mapping[str, Image.Image]) -> list[str]:
     """Write pictures by their file's name, each whole or not at all, and give their paths in the same order."""
-    from .._files import replacing
+    from .._files import atomic_write
 
     for file, picture in pictures.items():
-        with replacing(folder / file) as draft:
+        with atomic_write(folder / file) as draft:
             picture.save(draft, format="PNG")
     return [str(folder / file) for file in pictures]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .._files import replacing
+from .._files import atomic_write
 from ..errors import CrateError, unknown_name
 from .documents import Documents, hashed
 from .encoding import WRAPS, Encoder
@@ -84,7 +84,7 @@ def pack_text(
     found = read_tokens(path) if key else None
     if found is not None and found.key == key:
         return found
-    with replacing(path) as draft, draft.open("wb") as file:
+    with atomic_write(path) as draft, draft.open("wb") as file:
         count, size, number = _write(file, _batches(documents, name), encoder, progress)
         if size == 0:
             raise CrateError(f"{name} holds no text to tokenise; give more of it, or another share for validation")
@@ -93,7 +93,7 @@ def pack_text(
         os.fsync(file.fileno())  # before the JSON file vouches for it
     tokens = Tokens(path, count, encoder.dtype, number, size, encoder.hash, key)
     about = {name: value for name, value in asdict(tokens).items() if name != "path"}
-    with replacing(path.with_suffix(".json")) as draft:
+    with atomic_write(path.with_suffix(".json")) as draft:
         draft.write_text(json.dumps({"format": _FORMAT, **about}, indent=2) + "\n", encoding="utf-8")
     return tokens
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from .._files import replacing_folder
+from .._files import atomic_folder
 from ..data import Augment, ImageData
 
 Block = tuple[NDArray[np.float32], NDArray[np.int64]]
@@ -65,7 +65,7 @@ def write_features(folder: Path, key: str, blocks: Iterable[Block], corrupt: Seq
     """Write blocks of rows as they come; the folder appears when all are there. `corrupt` is read at the end."""
     labels: list[NDArray[np.int64]] = []
     rows = width = check = 0
-    with replacing_folder(folder) as draft:
+    with atomic_folder(folder) as draft:
         with (draft / "values.npy").open("wb") as file:
             for values, some in blocks:
                 if not rows:

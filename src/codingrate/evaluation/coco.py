@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._files import replacing
+from .._files import atomic_write
 from ..data.coco import CocoData, CocoObject
 from ..errors import CrateError
 
@@ -73,7 +73,7 @@ class CocoReport:
             for one in detections
         ]  # fmt: skip
         for name, content in (("metrics.json", self.to_json()), ("detections.json", rows)):
-            with replacing(folder / name) as draft:
+            with atomic_write(folder / name) as draft:
                 draft.write_text(json.dumps(content, indent=2 if name == "metrics.json" else None) + "\n")
 
 

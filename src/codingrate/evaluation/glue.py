@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from .._files import replacing
+from .._files import atomic_write
 from ..data import GLUE, SentenceRows, pad_batch
 from ..errors import CrateError, unknown_name
 from ..models import CrateForSequenceClassification
@@ -110,7 +110,7 @@ def glue_average(scores: Mapping[str, float | Mapping[str, float]]) -> float:
 
 def save_scores(scores: Mapping[str, Any], path: str | Path) -> Path:
     """Write scores to a JSON file, whole or not at all; gives the path."""
-    with replacing(Path(path)) as draft:
+    with atomic_write(Path(path)) as draft:
         draft.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
     return Path(path)
 

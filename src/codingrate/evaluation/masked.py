@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .._files import replacing
+from .._files import atomic_write
 from ..data import Masking, Tokens, mask_own_tokens
 from ..errors import CrateError
 from ..models import CrateForMaskedLM
@@ -54,7 +54,7 @@ class MaskedReport:
 
     def save(self, folder: Path) -> None:
         """Write metrics.json, whole or not at all."""
-        with replacing(folder / "metrics.json") as draft:
+        with atomic_write(folder / "metrics.json") as draft:
             draft.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
 
 

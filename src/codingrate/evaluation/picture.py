@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._files import replacing
+from .._files import atomic_write
 from ..errors import CrateError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def confusion_picture(confusion: NDArray[np.integer[Any]], classes: Sequence[str
     seen = int(totals.sum())
     right = f"accuracy {np.trace(counts) / seen:.1%}, {seen:,} images" if seen else "no images"
     axes.set_title(right, fontsize=12, pad=10)
-    with warnings.catch_warnings(), replacing(Path(path)) as draft:
+    with warnings.catch_warnings(), atomic_write(Path(path)) as draft:
         warnings.filterwarnings("ignore", message="Glyph")  # a script the font has not; boxes stand for it
         figure.savefig(draft, format="png", bbox_inches="tight", pad_inches=0.15)
     return Path(path)

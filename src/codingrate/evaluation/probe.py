@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .._files import replacing
+from .._files import atomic_write
 from ..errors import unknown_name
 from .features import Features
 from .knn import KS, knn_probe
@@ -48,7 +48,7 @@ class ProbeReport:
 
     def save(self, path: str | Path) -> Path:
         """Write the values to a JSON file, whole or not at all; gives the path."""
-        with replacing(Path(path)) as draft:
+        with atomic_write(Path(path)) as draft:
             draft.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
         return Path(path)
 

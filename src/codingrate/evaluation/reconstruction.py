@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._files import replacing
+from .._files import atomic_write
 from ..data import Augment, CorruptImages, ImageData
 from ..errors import CrateError
 from ..models.autoencoder import CrateForMaskedAutoencoding, kept_patches
@@ -43,7 +43,7 @@ class ReconstructionReport:
     def save(self, folder: Path) -> None:
         """Write metrics.json, whole or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / "metrics.json") as draft:
+        with atomic_write(folder / "metrics.json") as draft:
             draft.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
 
 
@@ -159,6 +159,6 @@ def reconstruction_picture(rows: list[list[Any]], path: Path, scale: int | None 
             image = row[column].convert("RGB").resize((size, size), Image.Resampling.NEAREST)
             sheet.paste(image, (gap + column * (size + gap), top + line * (size + gap)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         sheet.save(draft, format="PNG")
     return path

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from .._files import replacing
+from .._files import atomic_write
 from .picture import confusion_picture
 
 _LARGEST_IN_JSON = 100
@@ -86,13 +86,13 @@ class ClassificationReport:
             rows = ([name, *counts] for name, counts in zip(self.classes, self.confusion.tolist(), strict=True))
             written.append(_write_csv(folder / "confusion.csv", ["true \\ predicted", *self.classes], rows))
             written.append(confusion_picture(self.confusion, self.classes, folder / "confusion.png"))
-        with replacing(folder / "metrics.json") as draft:
+        with atomic_write(folder / "metrics.json") as draft:
             draft.write_text(json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         return [*written, folder / "metrics.json"]
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
-    with replacing(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+    with atomic_write(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .._files import replacing
+from .._files import atomic_write
 from ..data.voc import BACKGROUND, VOID
 from ..errors import CrateError, unknown_name
 from ..operators.attention_mass import MASS, at_size, mass_masks
@@ -39,7 +39,7 @@ class VocReport:
 
     def save(self, folder: Path) -> None:
         """Write metrics.json, whole or not at all."""
-        with replacing(folder / "metrics.json") as draft:
+        with atomic_write(folder / "metrics.json") as draft:
             draft.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
 
 

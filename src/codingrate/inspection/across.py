@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._files import replacing
+from .._files import atomic_write
 from ..errors import CrateError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def picture(table: pd.DataFrame, path: Path) -> None:
 
     figure = Figure()
     draw_epochs(figure, table)
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         figure.savefig(draft, dpi=150, format="png")
 
 

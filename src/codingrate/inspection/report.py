@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _page
-from .._files import replacing, replacing_folder
+from .._files import atomic_write, atomic_folder
 from ..errors import CrateError
 from .panel import Panel
 
@@ -57,7 +57,7 @@ def write_report(
     parts = (folder / "figures", folder / "tables")
     if not (folder / "report.json").exists() and any(part.exists() for part in parts):
         raise CrateError(f"{folder}: has figures or tables that are no report's; give another --output")
-    with replacing_folder(parts[0]) as figures, replacing_folder(parts[1]) as tables:
+    with atomic_folder(parts[0]) as figures, atomic_folder(parts[1]) as tables:
         pictures = {}
         for panel in panels:
             pictures[panel.name] = _figure(panel, figures)
@@ -65,9 +65,9 @@ def write_report(
                 panel.table.to_csv(tables / f"{panel.name}.csv", index=False)
             if progress is not None:
                 progress()
-    with replacing(folder / "report.json") as draft:
+    with atomic_write(folder / "report.json") as draft:
         draft.write_text(json.dumps(report_json(panels, facts, notes, title), indent=2) + "\n", encoding="utf-8")
-    with replacing(folder / "report.html") as draft:
+    with atomic_write(folder / "report.html") as draft:
         draft.write_text(_html(panels, pictures, facts, notes, title), encoding="utf-8")
     return folder / "report.html"
 
