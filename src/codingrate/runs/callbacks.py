@@ -1,4 +1,4 @@
-"""What a run writes while it trains: a line of progress, metrics.jsonl, saved models, every layer's measures."""
+"""Callbacks of a training run: metrics.jsonl, saved models, layer-wise measures, the progress line."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
+from .._files import to_plain, write_text
 from ..inspection import layerwise, read_metrics
 from ..models.base import CratePreTrainedModel
-from .distillation_schedules import weight_decay_at
+from ..tasks import Task
+from .optimizers import weight_decay_at
 
 if TYPE_CHECKING:
-    from .tasks import Task
     from .trainer import CrateTrainer
 
 
 class Metrics(TrainerCallback):
-    """metrics.jsonl: a JSON line per log, evaluation and measurement, each with its step and epoch."""
+    """Write metrics.jsonl: one JSON line per log entry, evaluation and measurement, with its step and epoch."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Drop lines of steps that a resumed run is going to take again."""
+        """Drop the lines of steps that a resumed run repeats."""
         if not state.is_world_process_zero or not self.path.exists():
             return
-        taken = state.global_step  # without a checkpoint everything comes again, also what was measured before step 1
-        kept = [line for line in read_metrics(self.path) if taken and line["step"] <= taken]
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        temporary.replace(self.path)
+        done = state.global_step  # without a checkpoint everything is repeated, also measurements before step 1
+        kept = [line for line in read_metrics(self.path) if done and line["step"] <= done]
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        """Write what was logged."""
+        """Write a log entry."""
         if state.is_world_process_zero and logs:
             kinds = {"eval_loss": "evaluation", "train_runtime": "end", "unreadable": "unreadable"}
             self.write(state, next((kind for key, kind in kinds.items() if key in logs), "training"), logs)
@@ -48,20 +47,11 @@ class Metrics(TrainerCallback):
         """Append one line."""
         line = {"kind": kind, "step": state.global_step, "epoch": state.epoch, **values}
         with self.path.open("a") as file:
-            file.write(json.dumps(_without_nan(line)) + "\n")
-
-
-def _without_nan(value: Any) -> Any:
-    """The same with null for what is not a number, which JSON has no word for."""
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+            file.write(json.dumps(to_plain(line)) + "\n")
 
 
 class SavedModels(TrainerCallback):
-    """model/last after every evaluation, and model/best when the task's figure was the best so far."""
+    """Save the last model after every evaluation, and the best model when the task's metric is the best so far."""
 
     def __init__(self, task: Task, save: Callable[[str], None]) -> None:
         self.task, self.save = task, save
@@ -69,45 +59,44 @@ class SavedModels(TrainerCallback):
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **_: Any
     ) -> None:
-        """Save, atomically, what was just evaluated."""
+        """Save the model that was just evaluated."""
         if metrics and self._is_best(metrics, state.log_history):
             self.save("best")
         self.save("last")
 
     def _is_best(self, metrics: dict[str, float], history: list[dict[str, float]]) -> bool:
-        key = f"eval_{self.task.best}"
-        if self.task.best is None:
+        key = f"eval_{self.task.best_metric}"
+        if self.task.best_metric is None:
             return True
         before = [entry[key] for entry in history if key in entry]
-        sign = 1 if self.task.higher else -1
+        sign = 1 if self.task.higher_is_better else -1
         return sign * metrics[key] >= max((sign * value for value in before), default=-math.inf)
 
 
 class Layerwise(TrainerCallback):
-    """Every layer against the objective on a fixed batch, as in the paper's figure across training."""
+    """Measure every layer against the objective on a fixed batch, as in the paper's figure across training."""
 
-    def __init__(self, metrics: Metrics, batch: Tensor | list[Tensor], epochs: float) -> None:
-        self.metrics, self.epochs = metrics, epochs
-        self.batches = batch if isinstance(batch, list) else [batch]
+    def __init__(self, metrics: Metrics, batches: list[Tensor], epochs: float) -> None:
+        self.metrics, self.batches, self.epochs = metrics, batches, epochs
         self.due = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Before the first step, or where a resumed run stands."""
+        """Measure before the first step, or where a resumed run continues."""
         self.due = 0.0
         if state.epoch and state.is_world_process_zero:
             lines = read_metrics(self.metrics.path) if self.metrics.path.exists() else []
             done = [line["epoch"] for line in lines if line["kind"] == "layerwise"]
             self.due = (int(max(done, default=0.0) / self.epochs + 1e-6) + 1) * self.epochs
             if abs(state.epoch - round(state.epoch)) > 1e-6:
-                return  # within a pass: as if never stopped
+                return  # within an epoch nothing is measured, as in an uninterrupted run
         self.measure(state, model)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """After every pass, if it is time."""
+        """Measure at the end of an epoch, if due."""
         self.measure(state, model)
 
     def measure(self, state: Any, model: CratePreTrainedModel) -> None:
-        """Measure and write, if due."""
+        """Measure and write the result, if due."""
         if not state.is_world_process_zero or (state.epoch or 0.0) + 1e-6 < self.due:
             return
         self.due = (int((state.epoch or 0.0) / self.epochs + 1e-6) + 1) * self.epochs
@@ -116,7 +105,7 @@ class Layerwise(TrainerCallback):
 
 
 class ProgressLine(TrainerCallback):
-    """One line on standard error: epoch, loss, accuracy, images per second, time left; a line per evaluation."""
+    """Show a progress bar with loss and speed on standard error, and a line per evaluation."""
 
     def __init__(self, trainer: CrateTrainer, name: str) -> None:
         self.trainer, self.name = trainer, name
@@ -145,23 +134,23 @@ class ProgressLine(TrainerCallback):
         self.task = self.bar.add_task(self.name, total=state.max_steps, completed=state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Move the bar."""
+        """Advance the bar."""
         if self.bar is not None:
-            speed = self.trainer.seen * args.world_size / (time.perf_counter() - self.start)
+            speed = self.trainer.samples_seen * args.world_size / (time.perf_counter() - self.start)
             self.bar.update(self.task, completed=state.global_step, description=self._line(state, speed))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        """Remember what was logged."""
+        """Remember the latest log entry."""
         self.latest.update(logs or {})
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **_: Any
     ) -> None:
-        """A line that stays."""
+        """Print the metrics of an evaluation."""
         if self.bar is not None and metrics:
-            figures = {key.removeprefix("eval_"): value for key, value in metrics.items()}
+            metrics = {key.removeprefix("eval_"): value for key, value in metrics.items()}
             self.bar.console.print(
-                f"{self.name}: epoch {state.epoch:.3g}, {self.trainer.task.headline(figures)}, "
+                f"{self.name}: epoch {state.epoch:.3g}, {self.trainer.task.headline(metrics)}, "
                 f"{time.perf_counter() - self.start:.0f} s"
             )
 
@@ -177,41 +166,42 @@ class ProgressLine(TrainerCallback):
             parts.append(f"loss {float(self.latest['loss']):.3f}")
         if "accuracy" in self.latest:
             parts.append(f"acc {float(self.latest['accuracy']):.1%}")
-        return ", ".join([*parts, f"{speed:.0f} {self.trainer.task.samples}/s"])
+        return ", ".join([*parts, f"{speed:.0f} {self.trainer.task.sample_unit}/s"])
 
 
 class AverageWeights(TrainerCallback):
-    """Steps the average of the weights after the optimizer's."""
+    """Update the average of the weights after every optimizer step."""
 
     def __init__(self, trainer: CrateTrainer) -> None:
         self.trainer = trainer
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """One step of the average."""
+        """Update the average."""
         if self.trainer.ema is not None:
             self.trainer.ema.update(cast(nn.Module, self.trainer.model))
 
 
-class TaskSteps(TrainerCallback):
-    """What moves with the step: the weight decay where it has a schedule, and what the task asks for."""
+class TaskHooks(TrainerCallback):
+    """Apply the weight-decay schedule and the step hooks of the task."""
 
     def __init__(self, trainer: CrateTrainer) -> None:
         self.trainer = trainer
 
     def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
-        """Everything is a function of the step, so that a resumed run goes on as if never stopped."""
-        spec = self.trainer.recipe.optimise
-        if spec.final_weight_decay is not None:
-            decay = weight_decay_at(state.global_step, state.max_steps, spec.weight_decay, spec.final_weight_decay)
+        """Set what depends on the step; everything is a function of it, so that resuming changes nothing."""
+        section = self.trainer.recipe.optimizer
+        if section.final_weight_decay is not None:
+            end = section.final_weight_decay
+            decay = weight_decay_at(state.global_step, state.max_steps, section.weight_decay, end)
             for group in optimizer.param_groups:
                 if group["decays"]:
                     group["weight_decay"] = decay
-        self.trainer.task.begin(state.global_step, state.max_steps, self.trainer.steps_per_epoch)
+        self.trainer.task.on_step_begin(state.global_step, state.max_steps, self.trainer.steps_per_epoch)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """After the gradients were clipped."""
-        self.trainer.task.gradients(self.trainer.inner)
+        """Let the task change gradients after clipping."""
+        self.trainer.task.on_gradients(self.trainer.inner)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """After the optimizer moved the weights."""
-        self.trainer.task.finish(self.trainer.inner)
+        """Let the task update its state after the optimizer step."""
+        self.trainer.task.on_step_end(self.trainer.inner)
