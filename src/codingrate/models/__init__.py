@@ -8,7 +8,7 @@ from .. import _lazy
 
 if TYPE_CHECKING:
     from .autoencoder import CrateForMaskedAutoencoding
-    from .base import CrateModel, CratePreTrainedModel
+    from .base import CrateModel, CratePreTrainedModel, eval_mode
     from .classifier import CrateForImageClassification
     from .config import CrateConfig
     from .distillation import CrateForSelfDistillation
@@ -28,6 +28,7 @@ __all__ = [
     "CratePreTrainedModel",
     "build_config",
     "create_model",
+    "eval_mode",
     "list_models",
     "load_released",
 ]
@@ -46,6 +47,7 @@ __getattr__, __dir__ = _lazy.attach(
         "CratePreTrainedModel": "base",
         "build_config": "presets",
         "create_model": "presets",
+        "eval_mode": "base",
         "list_models": "presets",
         "load_released": "released",
     },
