@@ -35,7 +35,7 @@ def convert(
         overwrite=overwrite,
         report=notes.append,
     )
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters = model.num_parameters()
     if as_json:
         kind = type(model).__name__
         print_json({"directory": str(directory), "model": kind, "parameters": parameters, "notes": notes})

@@ -148,7 +148,7 @@ def _about_model(loaded: Loaded, which: str) -> dict[str, Any]:
         if loaded.run is None or loaded.run != loaded.folder
         else f"{loaded.source}, {which} model",
         "class": type(model).__name__,
-        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "parameters": model.num_parameters(),
         "config": config,
     }
 

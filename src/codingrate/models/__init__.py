@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .config import CrateConfig
     from .distillation import CrateForSelfDistillation
     from .language import CrateForCausalLM, CrateForMaskedLM, CrateForSequenceClassification
+    from .loading import load_model, transfer_body
     from .presets import build_config, create_model, list_models
     from .released import load_released
 
@@ -30,7 +31,9 @@ __all__ = [
     "create_model",
     "eval_mode",
     "list_models",
+    "load_model",
     "load_released",
+    "transfer_body",
 ]
 
 __getattr__, __dir__ = _lazy.attach(
@@ -49,6 +52,8 @@ __getattr__, __dir__ = _lazy.attach(
         "create_model": "presets",
         "eval_mode": "base",
         "list_models": "presets",
+        "load_model": "loading",
         "load_released": "released",
+        "transfer_body": "loading",
     },
 )

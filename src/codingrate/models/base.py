@@ -128,7 +128,7 @@ class CratePreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=self.config.initializer_range)
         elif isinstance(module, PositionTable):
-            if module.weight.requires_grad:
+            if self.config.positions == "learned":
                 init.normal_(module.weight, std=std)
             else:
                 init.copy_(module.weight, module.formula())
@@ -187,6 +187,14 @@ class CratePreTrainedModel(PreTrainedModel):
             if key in gaps
         ]
         return torch.stack(gaps).sum() if gaps else torch.zeros((), device=self.device)
+
+    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
+        """Count the parameters and, unless `only_trainable`, the frozen tables, which published sizes include.
+
+        Frozen tables (sinusoidal positions, unit gains of prototypes) are buffers. DINO's center is state, not counted.
+        """
+        frozen = 0 if only_trainable else sum(b.numel() for name, b in self.named_buffers() if name != "center")
+        return int(super().num_parameters(only_trainable, exclude_embeddings)) + frozen
 
     def regularized(self, loss: Tensor) -> Tensor:
         """The training loss with the orthogonality penalty where the config asks for one."""

@@ -48,18 +48,18 @@ def grid_sinusoids(rows: int, columns: int, dim: int) -> Tensor:
 class PositionTable(nn.Module):
     """E_pos: a row of width d for every position, trained or frozen at sines and cosines."""
 
+    weight: Tensor
+
     def __init__(self, config: CrateConfig) -> None:
         super().__init__()
         self.config = config
         vision = config.modality == "vision"
         rows = config.num_patches + config.class_token if vision else config.max_position_embeddings
-        self.weight = nn.Parameter(torch.empty(rows, config.hidden_size))
-
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """A frozen table stays frozen when a loader puts another tensor in its place."""
-        if param is not None:
-            param.requires_grad_(self.config.positions == "learned")
-        super().register_parameter(name, param)
+        weight = torch.empty(rows, config.hidden_size)
+        if config.positions == "learned":
+            self.weight = nn.Parameter(weight)
+        else:
+            self.register_buffer("weight", weight)
 
     def formula(self) -> Tensor:
         """The frozen table; a class token's row is zero."""

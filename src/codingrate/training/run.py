@@ -78,7 +78,7 @@ def train(recipe: Recipe, output: str | Path, *, resume: bool = False, quiet: bo
         model=model,
         metrics=figures,
         seconds=float(output_metrics.metrics["train_runtime"]),
-        parameters=sum(p.numel() for p in model.parameters()),
+        parameters=model.num_parameters(),
         headline=task.headline(figures),
     )
 

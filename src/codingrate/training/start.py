@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
-
-import torch
-from torch import Tensor
+from typing import Any
 
 from ..errors import CrateError
 from ..models.autoencoder import CrateForMaskedAutoencoding
-from ..models.base import CrateModel, CratePreTrainedModel
+from ..models.base import CratePreTrainedModel
 from ..models.classifier import CrateForImageClassification
-from ..models.config import CrateConfig
 from ..models.distillation import CrateForSelfDistillation
-from ..models.embedding import PatchEmbedding
-from ..models.presets import build_config, create_model
+from ..models.loading import load_model, transfer_body
+from ..models.presets import create_model
 from .recipe import MUST_GIVE, Recipe
 
 
@@ -79,7 +77,8 @@ def build_vision(
         return create_model(given.name, **{**(defaults or {}), **fields, **given.config})
     source = load_weights(where)
     if not further:
-        return start_from(source, {**fields, **given.config})
+        with name_source():
+            return transfer_body(source, {**fields, **given.config})
     if given.config or any(getattr(source.config, key) != value for key, value in fields.items()):
         raise CrateError("model.from: is trained further as it is; leave model.config out and keep its image size")
     return source
@@ -100,27 +99,19 @@ def given_data(recipe: Recipe) -> str:
 
 
 def load_weights(source: str) -> CratePreTrainedModel:
-    """A model from a run folder, a released checkpoint file, a saved model's folder or a hub id."""
-    from transformers import AutoConfig
-    from transformers.utils import logging as transformers_logging
-
-    from .. import models
-
+    """Load a model from a run folder, a released checkpoint file, a saved model's folder or a hub id."""
     path = Path(source)
-    if path.is_file():
-        return models.load_released(path)
-    folder = saved_model(path) if path.is_dir() else None
-    where = str(folder or source)
-    if folder is not None:
-        transformers_logging.disable_progress_bar()  # a bar for what takes a blink
+    with name_source():
+        return load_model(saved_model(path) if path.is_dir() else source)
+
+
+@contextmanager
+def name_source() -> Iterator[None]:
+    """Put the recipe key `model.from` in front of errors about the source model."""
     try:
-        config = AutoConfig.from_pretrained(where)
-    except (OSError, ValueError) as error:
-        raise CrateError(f"model.from={source}: is no run, checkpoint file, saved model or reachable hub id") from error
-    if config.model_type != "crate" or not config.architectures:
-        raise CrateError(f"model.from={source}: holds a {config.model_type} model, not one of ours")
-    architecture: Any = getattr(models, config.architectures[0])
-    return cast(CratePreTrainedModel, architecture.from_pretrained(where))
+        yield
+    except CrateError as error:
+        raise CrateError(f"model.from: {error}") from error
 
 
 def saved_model(folder: Path, which: str = "best") -> Path:
@@ -131,40 +122,3 @@ def saved_model(folder: Path, which: str = "best") -> Path:
     if (folder / "config.json").is_file():
         return folder
     raise CrateError(f"{folder}: holds no saved model; give a run folder or one that save_pretrained wrote")
-
-
-def start_from(source: CratePreTrainedModel, fields: dict[str, Any]) -> CrateForImageClassification:
-    """A classifier with the body of `source`, its positions resized to the new images, and a fresh head."""
-    if source.config.modality != "vision":
-        raise CrateError(f"model.from: holds a {source.config.modality} model; classification starts from a vision one")
-    model = CrateForImageClassification(inherited_config(source, fields))
-    body, start = model.crate, cast(CrateModel, source.base_model)
-    weights = start.state_dict()
-    if start.embedding.positions is not None:
-        grid = cast(PatchEmbedding, body.embedding).config.grid
-        weights["embedding.positions.weight"] = start.embedding.positions.for_grid(grid).detach()
-    load_body(body, weights)
-    return model
-
-
-def inherited_config(source: CratePreTrainedModel, fields: dict[str, Any]) -> CrateConfig:
-    """The config of `source` with other values of some fields, for another head on its body."""
-    known = {key: value for key, value in source.config.to_dict().items() if key in type(source.config).field_names()}
-    drop = {"architectures", "transformers_version", "dtype", "problem_type"}
-    return cast(CrateConfig, build_config({**{k: v for k, v in known.items() if k not in drop}, **fields}))
-
-
-@torch.no_grad()
-def load_body(body: CrateModel, weights: dict[str, Tensor]) -> None:
-    """Put the weights of another body into this one; refuses those that do not fit."""
-    own = body.state_dict()
-    read = "channels, patch size" if body.config.modality == "vision" else "vocabulary, positions"
-    for key, tensor in own.items():
-        if key not in weights:
-            raise CrateError(f"model.from: its body has no {key}; leave model.config as it was")
-        if weights[key].shape != tensor.shape:
-            raise CrateError(
-                f"model.from: {key} is {tuple(weights[key].shape)} there and {tuple(tensor.shape)} here; "
-                f"{read} and width cannot change"
-            )
-    body.load_state_dict({key: weights[key] for key in own})

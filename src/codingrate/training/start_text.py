@@ -12,9 +12,10 @@ from ..models.base import CrateModel, CratePreTrainedModel
 from ..models.checkpoint_file import write_folder
 from ..models.config import CrateConfig
 from ..models.language import CrateForSequenceClassification
+from ..models.loading import inherited_config, load_body
 from ..models.presets import build_config, create_model, preset
 from .recipe import Recipe
-from .start import given_source, inherited_config, load_body, load_weights, saved_model
+from .start import given_source, load_weights, name_source, saved_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -111,7 +112,8 @@ def build_sentence_classifier(
     _check(config, tokenizer, "text.max_length", length)
     model = CrateForSequenceClassification(config)
     if source is not None:
-        load_body(model.crate, cast(CrateModel, source.base_model).state_dict())
+        with name_source():
+            load_body(model.crate, cast(CrateModel, source.base_model).state_dict())
     if recipe.model.freeze:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name.startswith(("dense.", "head.")))

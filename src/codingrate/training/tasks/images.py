@@ -66,16 +66,14 @@ def load_data(section: DataSection) -> ImageData:
 
 
 def evaluation_processor(model: CratePreTrainedModel, augment: Augment) -> Any:
-    """The recipe's evaluation transform as an image processor, so that pipelines see images as evaluation did."""
-    from PIL.Image import Resampling
-
-    processor = image_processor(model.config)
+    """Return the recipe's evaluation transform as an image processor, so that pipelines see what evaluation saw."""
     mean, std = augment.normalization
-    processor.image_mean, processor.image_std = list(mean), list(std)
-    processor.resample = Resampling[augment.interpolation.upper()]
-    size = augment.image_size
-    if augment.evaluation_crop == "resize":
-        processor.size, processor.do_center_crop = {"height": size, "width": size}, False
-    else:
-        processor.size = {"shortest_edge": round(size * augment.evaluation_ratio)}
-    return processor
+    return image_processor(
+        model.config,
+        mean=mean,
+        std=std,
+        image_size=augment.image_size,
+        interpolation=augment.interpolation,
+        crop=augment.evaluation_crop,
+        ratio=augment.evaluation_ratio,
+    )
