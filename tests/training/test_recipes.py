@@ -165,7 +165,7 @@ def test_parameters(name, classes, parameters):
 
 
 def count(recipe, classes=7):
-    return sum(p.numel() for p in build(recipe, classes).parameters())
+    return build(recipe, classes).num_parameters()
 
 
 PAPER = [

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..data import Augment, CorruptImages, ImageData
 from ..errors import CrateError
-from ..models.modes import evaluating
+from ..models import eval_mode
 from ._images import as_read, batches, check_input, check_numbers, empty, placed, split_rows
 from ._tally import Tally
 from .real import real_accuracy, real_labels_of
@@ -53,7 +53,7 @@ def classify(
     images = batches(data, rows, augment, corrupt, place=place, batch_size=batch_size, workers=workers)
     readable: list[bool] = []
     start = time.perf_counter()
-    with evaluating(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         for pixels, labels, good in images:
             if any(good):
                 tally.add(_logits(model, pixels, len(data.classes)), labels)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..data import Augment, CorruptImages, ImageData
 from ..errors import CrateError
-from ..models.modes import evaluating
+from ..models import eval_mode
 from ._feature_cache import Block, features_key, read_features, write_features
 from ._images import as_read, batches, check_input, check_numbers, empty, placed, split_rows
 
@@ -89,7 +89,7 @@ def extract_features(
             raise empty(data, split)
         names.extend(corrupt.finish())
 
-    with evaluating(model):
+    with eval_mode(model):
         if folder is None:
             values, labels = zip(*blocks(), strict=True)
             return Features(np.concatenate(values), np.concatenate(labels), data.classes, tuple(names))

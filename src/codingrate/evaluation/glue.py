@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader
 from .._files import atomic_write
 from ..data import GLUE, SentenceRows, pad_batch
 from ..errors import CrateError, unknown_name
-from ..models import CrateForSequenceClassification
-from ..models.modes import evaluating
+from ..models import CrateForSequenceClassification, eval_mode
 from ._images import placed
 from ._text import check_ids, check_sizes, expect
 
@@ -135,7 +134,7 @@ def score_sentences(
     loader: DataLoader[Any] = DataLoader(rows, batch_size, collate_fn=lambda some: pad_batch(some, pad))
     place = placed(model, device)
     losses, guesses, truths = 0.0, [], []
-    with evaluating(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         for batch in loader:
             labels: Tensor = batch["labels"].to(place)
             ids = check_ids(model, batch["input_ids"]).to(place)

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from ..data import check_tokenizer
 from ..errors import CrateError
-from ..models import CrateForCausalLM
-from ..models.modes import evaluating
+from ..models import CrateForCausalLM, eval_mode
 from ._images import placed
 from ._text import check_sizes, expect_causal
 
@@ -69,7 +68,7 @@ def lambada_accuracy(
     if not pairs:
         raise CrateError("there are no texts to measure on; give some, one passage each")
     place, found, cut, start = placed(model, device), 0, 0, time.perf_counter()
-    with evaluating(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         for first in range(0, len(pairs), batch_size):
             some = pairs[first : first + batch_size]
             contexts = [_ids(tokenizer, context) for context, _ in some]

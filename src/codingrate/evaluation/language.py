@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .._files import atomic_write
 from ..data import Tokens
 from ..errors import CrateError
-from ..models.modes import evaluating
+from ..models import eval_mode
 from ._images import placed
 from ._text import check_ids, check_sizes, expect_causal, token_ids
 
@@ -84,7 +84,7 @@ def perplexity(
     if len(ids) < 2:
         raise CrateError(f"{len(ids)} tokens are too few to predict one from another; give more text")
     place, total, count, start = placed(model, device), 0.0, 0, time.perf_counter()
-    with evaluating(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         for windows, new in _windows(ids, block + 1, stride, batch_size):
             losses = _losses(model, check_ids(model, windows).to(place), new)
             total, count = total + float(losses.double().sum()), count + losses.numel()
@@ -119,7 +119,7 @@ def sampled_loss(
         )
     starts = np.random.default_rng(seed).integers(len(ids) - block, size=(iterations, batch_size))
     place, means, begun = placed(model, device), [], time.perf_counter()
-    with evaluating(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         for some in starts:
             losses = _losses(model, check_ids(model, _stacked(ids, some, block + 1)).to(place), block)
             means.append(float(losses.double().mean()))

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from .._files import atomic_write
 from ..data import Masking, Tokens, mask_own_tokens
 from ..errors import CrateError
-from ..models import CrateForMaskedLM
-from ..models.modes import evaluating
+from ..models import CrateForMaskedLM, eval_mode
 from ._images import placed
 from ._text import check_ids, check_sizes, expect, room, token_ids
 
@@ -84,7 +83,7 @@ def masked_loss(
         raise CrateError(f"{len(ids[:limit])} tokens are too few for a block of {block}; take a shorter block")
     spec = masking if isinstance(masking, Masking) else Masking.of(masking)
     place, total, right, hidden, start = placed(model, device), 0.0, 0, 0, time.perf_counter()
-    with evaluating(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         for first in range(0, count, batch_size):
             some = ids[first * block : min(first + batch_size, count) * block].astype(np.int64)
             true = check_ids(model, torch.from_numpy(some).view(-1, block))
@@ -136,7 +135,7 @@ def fill_masks(model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, 
     if ids.shape[1] > most:
         raise CrateError(f"the text is {ids.shape[1]} tokens long, the model reads {most}; shorten it")
     place = placed(model, None)
-    with evaluating(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         logits: Tensor = model(input_ids=check_ids(model, ids).to(place)).logits[0].cpu()
     found = logits[ids[0] == tokenizer.mask_token_id].float().softmax(-1).topk(min(top, logits.shape[-1]))
     return [

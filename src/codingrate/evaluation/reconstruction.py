@@ -17,8 +17,8 @@ from torch import Tensor
 from .._files import atomic_write
 from ..data import Augment, CorruptImages, ImageData
 from ..errors import CrateError
+from ..models import eval_mode
 from ..models.autoencoder import CrateForMaskedAutoencoding, kept_patches
-from ..models.modes import evaluating
 from ._images import as_read, batches, check_input, check_numbers, empty, placed, split_rows
 
 
@@ -81,7 +81,7 @@ def reconstruct(
     place, corrupt = placed(model, device), CorruptImages(max_corrupt)
     losses: list[Tensor] = []
     start = time.perf_counter()
-    with evaluating(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         for pixels, _, good in batches(
             data, rows, augment, corrupt, place=place, batch_size=batch_size, workers=workers
         ):
@@ -116,7 +116,7 @@ def reconstructed(
     taken from the original. Another `seed` removes other patches.
     """
     check_input(model, augment)
-    with evaluating(model):
+    with eval_mode(model):
         output = _forward(model, pixel_values, seed)
     patches, grid = model.embedding.patches(pixel_values)
     rebuilt = output.reconstruction

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from .. import objective
 from ..errors import CrateError, unknown_name
+from ..models import eval_mode
 from ..models.base import CratePreTrainedModel
 from ..models.layers import EncoderLayer
-from ..models.modes import evaluating
 from ..operators import MHSA
 from .trace import ForwardTrace, layer_index, trace
 
@@ -58,7 +58,7 @@ def layerwise(
     depth = model.config.num_hidden_layers
     chosen = sorted({layer_index(layer, depth) for layer in (range(depth) if layers is None else layers)})
     values: dict[int, list[dict[str, Tensor]]] = {layer: [] for layer in chosen}
-    with evaluating(model):
+    with eval_mode(model):
         for batch in batches:
             passed = trace(model, batch, chosen)
             for layer in chosen:

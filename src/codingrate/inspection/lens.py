@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CrateError
-from ..models import CrateForCausalLM, CrateForMaskedLM
-from ..models.modes import evaluating
+from ..models import CrateForCausalLM, CrateForMaskedLM, eval_mode
 from .text_passes import TextBatch, TextPass, text_passes
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def lens(model: LanguageModel, batches: Iterable[TextBatch]) -> pd.DataFrame:
 
     sums: list[Tensor] = []
     count = 0
-    with evaluating(model):
+    with eval_mode(model):
         for found in text_passes(model, batches):
             truth = _truth(model, found)
             where = truth >= 0
@@ -144,7 +143,7 @@ def candidates(
         inputs = ids.repeat(len(where), 1)
         inputs[rows, where] = mask_id
         truth = [None if int(ids[t]) == mask_id else int(ids[t]) for t in where.tolist()]
-    with evaluating(model):
+    with eval_mode(model):
         (found,) = text_passes(model, [{"input_ids": inputs}])
     z = torch.stack([tokens[rows, where] for tokens in found.passed.tokens[1:]])  # (L, P, d)
     logs = head_logits(model, z).log_softmax(-1).cpu()

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..data import Augment
 from ..errors import CrateError
+from ..models import eval_mode
 from ..models.base import CratePreTrainedModel
-from ..models.modes import evaluating
 from .attention_panel import attention_panel, attention_study
 from .heads import head_panel
 from .layer_panels import layer_panels, training_panel
@@ -52,7 +52,7 @@ def vision_panels(
     notes: list[str] = []
     found = _of_layers(tables, metrics)
     images, layer = pictures(pixels, augment), layers[-1] if layers else None
-    with evaluating(model):
+    with eval_mode(model):
         passed = trace(model, pixels[:SHOWN], layers)
     rows, columns = (side // model.config.patch_size for side in pixels.shape[-2:])
     found += _tried(notes, "subspaces", lambda: subspace_panels(model))
@@ -85,7 +85,7 @@ def language_panels(
     text = str(tokenizer.decode(ids if mask is None else ids[mask[0].bool()], skip_special_tokens=True))
     found = _of_layers(tables, metrics)
     found += _tried(notes, "subspaces", lambda: subspace_panels(model))
-    with evaluating(model):
+    with eval_mode(model):
         passed = trace(model, {name: value[:1] for name, value in read[0].items()}, layers)
     found += token_panels(passed)
     layer = layers[-1] if layers else None

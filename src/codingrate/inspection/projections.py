@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CrateError
+from ..models import eval_mode
 from ..models.base import CrateModel, CratePreTrainedModel
 from ..models.layers import EncoderLayer
-from ..models.modes import evaluating
 from ..operators import MHSA, SubspaceAttention
 from .trace import layer_index
 
@@ -39,7 +39,7 @@ def reaching(
         raise CrateError(f"a {type(model).__name__} reads text; take a vision model")
     body = cast(CrateModel, model.base_model)
     wanted = [layer_index(layer, len(body.layers)) for layer in layers]
-    with evaluating(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         z, seen = body.embedding(pixel_values), {}
         for number in range(max(wanted) + 1):
             module = cast(EncoderLayer, body.layers[number])

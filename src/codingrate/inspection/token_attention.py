@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..errors import CrateError
+from ..models import eval_mode
 from ..models.base import CratePreTrainedModel
 from ..models.layers import EncoderLayer
-from ..models.modes import evaluating
 from ..operators import TSSA
 from .panel import Panel
 from .text_passes import text_passes
@@ -43,7 +43,7 @@ def token_attention(model: CratePreTrainedModel, ids: Tensor, layer: int = -2) -
     if reason is not None:
         raise CrateError(reason)
     layer = layer_index(layer, model.config.num_hidden_layers)
-    with evaluating(model):
+    with eval_mode(model):
         (found,) = text_passes(model, [{"input_ids": ids[None]}], [layer])
         return found.passed.attention(layer)[0].cpu()
 

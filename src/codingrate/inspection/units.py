@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..errors import CrateError
+from ..models import eval_mode
 from ..models.base import CratePreTrainedModel
 from ..models.layers import EncoderLayer
-from ..models.modes import evaluating
 from ..operators import DictionarySparsifier, OvercompleteDictionary
 from .text_passes import TextBatch, TextPass, text_passes
 from .trace import ForwardTrace, layer_index
@@ -119,7 +119,7 @@ def units(
         raise CrateError("no layers to look at; name at least one, or leave layers out for all")
     kept = [_Kept(top, before, after) for _ in chosen]
     count = 0
-    with evaluating(model):
+    with eval_mode(model):
         for found in text_passes(model, batches, chosen):
             for layer, keeper in zip(chosen, kept, strict=True):
                 keeper.add(codes(found.passed, layer), found, count)

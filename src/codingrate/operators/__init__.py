@@ -1,14 +1,14 @@
 """Operators: attention that compresses tokens, sparsifiers that sparsify them, each chosen by name."""
 
-from .attention import MHSA, MSSA, SubspaceAttention, TiedMSSA, visible_pairs
+from .attention import MHSA, MSSA, SubspaceAttention, TiedMSSA, attention_mask
 from .orthogonality import orthogonality_gap, orthonormal_columns
-from .output import OutputMap
+from .output import OutputProjection
 from .registry import (
     ATTENTION,
     SPARSIFIERS,
     Attention,
     AttentionSpec,
-    Past,
+    KeyValueCache,
     Registry,
     Sparsifier,
     SparsifierSpec,
@@ -17,7 +17,7 @@ from .sparsify import (
     ISTA,
     MLP,
     DictionarySparsifier,
-    Keep,
+    Identity,
     OvercompleteDictionary,
     ProximalStep,
     SoftISTA,
@@ -35,10 +35,10 @@ __all__ = [
     "Attention",
     "AttentionSpec",
     "DictionarySparsifier",
-    "Keep",
-    "OutputMap",
+    "Identity",
+    "KeyValueCache",
+    "OutputProjection",
     "OvercompleteDictionary",
-    "Past",
     "ProximalStep",
     "Registry",
     "SoftISTA",
@@ -46,7 +46,7 @@ __all__ = [
     "SparsifierSpec",
     "SubspaceAttention",
     "TiedMSSA",
+    "attention_mask",
     "orthogonality_gap",
     "orthonormal_columns",
-    "visible_pairs",
 ]

@@ -11,27 +11,34 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .orthogonality import orthonormal_columns
-from .output import OutputMap
-from .registry import ATTENTION, Attention, AttentionSpec, Past
+from .output import OutputProjection
+from .registry import ATTENTION, Attention, AttentionSpec, KeyValueCache
 
 
-def visible_pairs(
-    queries: int, tokens: int, causal: bool, mask: Tensor | None, device: torch.device, seen: int | Tensor = 0
+def attention_mask(
+    num_queries: int,
+    tokens: int,
+    causal: bool,
+    mask: Tensor | None,
+    device: torch.device,
+    past_length: int | Tensor = 0,
 ) -> Tensor | None:
-    """Which of the tokens (last axis) each query (second to last) may see, or None when all see all.
+    """Return which tokens (last axis) each query (second to last) may attend to, or None if all attend to all.
 
-    The first query is the token after `seen` others. A token always sees itself, so that no row of the softmax is
-    empty, not even for padding. A mask that is such a table already is handed out as it is.
+    The first query is the token after `past_length` others. A token always attends to itself, so that no row of the
+    softmax is empty, not even for padding. A mask that already has four axes is returned unchanged.
     """
     if mask is not None and mask.ndim == 4:
         return mask
-    if mask is None and (not causal or (queries == 1 and isinstance(seen, int) and seen + 1 == tokens)):
+    if mask is None and (
+        not causal or (num_queries == 1 and isinstance(past_length, int) and past_length + 1 == tokens)
+    ):
         return None
     place = torch.arange(tokens, device=device)
-    own = (torch.arange(queries, device=device) + seen)[:, None]
-    pairs = place <= own if causal else torch.ones(queries, tokens, dtype=torch.bool, device=device)
+    own = (torch.arange(num_queries, device=device) + past_length)[:, None]
+    pairs = place <= own if causal else torch.ones(num_queries, tokens, dtype=torch.bool, device=device)
     if mask is not None:
-        pairs = pairs & mask[:, None, None, :]  # (batch, 1, queries, tokens)
+        pairs = pairs & mask[:, None, None, :]  # (batch, 1, num_queries, tokens)
     return pairs | (place == own)
 
 
@@ -44,16 +51,16 @@ def attend(
     mask: Tensor | None,
     scale: float,
     dropout: float,
-    weights: bool,
-    seen: int | Tensor = 0,
+    return_attention: bool,
+    past_length: int | Tensor = 0,
 ) -> tuple[Tensor, Tensor | None]:
-    """softmax(scale · query keyᵀ) value per head, (batch, heads, queries, head_dim); queries follow `seen` tokens.
+    """Compute softmax(scale · query keyᵀ) value per head, (batch, heads, queries, p), after `past_length` tokens.
 
-    Without `weights` no (tokens, tokens) matrix is ever held; with them the softmax is written out.
+    Without `return_attention` the (tokens, tokens) matrix is never held in memory.
     """
-    plain = causal and mask is None and not weights and isinstance(seen, int) and seen == 0
-    pairs = None if plain else visible_pairs(query.shape[-2], key.shape[-2], causal, mask, query.device, seen)
-    if not weights:
+    plain = causal and mask is None and not return_attention and isinstance(past_length, int) and past_length == 0
+    pairs = None if plain else attention_mask(query.shape[-2], key.shape[-2], causal, mask, query.device, past_length)
+    if not return_attention:
         out = F.scaled_dot_product_attention(
             query, key, value, attn_mask=pairs, dropout_p=dropout, is_causal=plain, scale=scale
         )
@@ -70,7 +77,7 @@ class _MultiHead(Attention):
 
     projections = 1
     """Maps of d × K·p from the tokens to the heads; one leads back."""
-    kept_tensors = 1
+    cache_tensors = 1
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__()
@@ -92,14 +99,14 @@ class _MultiHead(Attention):
         key: Tensor,
         value: Tensor,
         mask: Tensor | None,
-        weights: bool,
-        past: Past | None = None,
+        return_attention: bool,
+        cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attention of all heads, joined: (batch, tokens, heads · head_dim); keys and values of the past come first."""
-        seen: int | Tensor = 0
-        if past is not None:
-            seen = past.seen
-            key, value = past.update(key, value)
+        past_length: int | Tensor = 0
+        if cache is not None:
+            past_length = cache.past_length
+            key, value = cache.update(key, value)
         out, attention = attend(
             query,
             key,
@@ -108,16 +115,16 @@ class _MultiHead(Attention):
             mask=mask,
             scale=self.scale,
             dropout=self.spec.dropout if self.training else 0.0,
-            weights=weights,
-            seen=seen,
+            return_attention=return_attention,
+            past_length=past_length,
         )
         return self.join(out), attention
 
-    def flops(self, tokens: int, queries: int | None = None) -> int:
+    def flops(self, tokens: int, num_queries: int | None = None) -> int:
         """The maps to the heads and from them; then scores and values of all pairs, causal or not."""
-        queries = tokens if queries is None else queries
-        maps = 2 * self.spec.dim * self.inner * (self.projections * tokens + queries)
-        return maps + 4 * queries * tokens * self.inner
+        num_queries = tokens if num_queries is None else num_queries
+        maps = 2 * self.spec.dim * self.inner * (self.projections * tokens + num_queries)
+        return maps + 4 * num_queries * tokens * self.inner
 
     def extra_repr(self) -> str:
         return f"heads={self.spec.heads}, head_dim={self.spec.head_dim}, causal={self.spec.causal}"
@@ -144,11 +151,16 @@ class SubspaceAttention(_MultiHead):
         return self.split(F.linear(z, self.subspaces()))
 
     def compress(
-        self, z: Tensor, mask: Tensor | None, weights: bool, queries: int | None = None, past: Past | None = None
+        self,
+        z: Tensor,
+        mask: Tensor | None,
+        return_attention: bool,
+        num_queries: int | None = None,
+        cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """[SSA(Z | U_1) … SSA(Z | U_K)], (batch, n, K·p)."""
         w = self.codes(z)
-        return self.attend(w[:, :, :queries], w, w, mask, weights, past)
+        return self.attend(w[:, :, :num_queries], w, w, mask, return_attention, cache)
 
 
 @ATTENTION.register("mssa")
@@ -164,19 +176,19 @@ class MSSA(SubspaceAttention):
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
-        self.output = OutputMap(self.inner, spec.dim, bias=spec.output_bias)
+        self.output = OutputProjection(self.inner, spec.dim, bias=spec.output_bias)
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(
         self,
         z: Tensor,
         mask: Tensor | None = None,
-        weights: bool = False,
-        queries: int | None = None,
-        past: Past | None = None,
+        return_attention: bool = False,
+        num_queries: int | None = None,
+        cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Tokens (batch, n, d) to their update (batch, n, d)."""
-        out, attention = self.compress(z, mask, weights, queries, past)
+        out, attention = self.compress(z, mask, return_attention, num_queries, cache)
         return self.dropout(self.output(out)), attention
 
 
@@ -199,18 +211,18 @@ class TiedMSSA(SubspaceAttention):
         self,
         z: Tensor,
         mask: Tensor | None = None,
-        weights: bool = False,
-        queries: int | None = None,
-        past: Past | None = None,
+        return_attention: bool = False,
+        num_queries: int | None = None,
+        cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Tokens (batch, n, d) to their update (batch, n, d)."""
-        beta = self.beta(z, mask, 0 if past is None else past.seen)
-        out, attention = self.compress(z, mask, weights, queries, past)
+        beta = self.beta(z, mask, 0 if cache is None else cache.past_length)
+        out, attention = self.compress(z, mask, return_attention, num_queries, cache)
         update = F.linear(out, self.subspaces().mT)
-        return self.dropout(update * beta[:, :queries]), attention
+        return self.dropout(update * beta[:, :num_queries]), attention
 
-    def beta(self, z: Tensor, mask: Tensor | None, seen: int | Tensor = 0) -> Tensor:
-        """β = p/(nε²), (batch or 1, n or 1, 1); the tokens follow `seen` others."""
+    def beta(self, z: Tensor, mask: Tensor | None, past_length: int | Tensor = 0) -> Tensor:
+        """β = p/(nε²), (batch or 1, n or 1, 1); the tokens follow `past_length` others."""
         work = torch.promote_types(z.dtype, torch.float32)  # half precision cannot count tokens
         n = z.shape[-2]
         if mask is not None and mask.ndim == 4:
@@ -219,7 +231,7 @@ class TiedMSSA(SubspaceAttention):
             real = mask.to(work)
             count = real.cumsum(-1)[:, -n:] if self.spec.causal else real.sum(-1, keepdim=True)
         elif self.spec.causal:
-            count = (torch.arange(1, n + 1, device=z.device) + seen).to(work)[None]
+            count = (torch.arange(1, n + 1, device=z.device) + past_length).to(work)[None]
         else:
             count = z.new_full((1, 1), n, dtype=work)
         return (self.spec.head_dim / (count.clamp(min=1.0) * self.spec.eps**2)).to(z.dtype)[..., None]
@@ -233,23 +245,23 @@ class MHSA(_MultiHead):
     """
 
     projections = 3
-    kept_tensors = 2
+    cache_tensors = 2
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
         self.project = nn.Linear(spec.dim, 3 * self.inner, bias=spec.projection_bias)
-        self.output = OutputMap(self.inner, spec.dim, bias=spec.output_bias)
+        self.output = OutputProjection(self.inner, spec.dim, bias=spec.output_bias)
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(
         self,
         z: Tensor,
         mask: Tensor | None = None,
-        weights: bool = False,
-        queries: int | None = None,
-        past: Past | None = None,
+        return_attention: bool = False,
+        num_queries: int | None = None,
+        cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Tokens (batch, n, d) to their update (batch, n, d)."""
         query, key, value = (self.split(x) for x in self.project(z).chunk(3, dim=-1))
-        out, attention = self.attend(query[:, :, :queries], key, value, mask, weights, past)
+        out, attention = self.attend(query[:, :, :num_queries], key, value, mask, return_attention, cache)
         return self.dropout(self.output(out)), attention

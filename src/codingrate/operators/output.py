@@ -5,5 +5,5 @@ from __future__ import annotations
 from torch import nn
 
 
-class OutputMap(nn.Linear):
+class OutputProjection(nn.Linear):
     """W x + b from a branch back to the tokens: a linear map that initialisation can tell from others by its kind."""

@@ -64,11 +64,11 @@ class SparsifierSpec:
     """Dropout on the output (`mlp`)."""
 
 
-class Past(Protocol):
+class KeyValueCache(Protocol):
     """What a causal operator has kept of earlier tokens of the same sequences."""
 
     @property
-    def seen(self) -> int | Tensor:
+    def past_length(self) -> int | Tensor:
         """Tokens kept so far, before `update` adds the new ones; a tensor where memory is allocated ahead."""
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,30 +78,30 @@ class Past(Protocol):
 class Attention(nn.Module):
     """Contract of the first half of a layer, the one that mixes tokens.
 
-    `forward(z, mask, weights)` maps tokens z (batch, n, d) to an update (batch, n, d), and hands out the
-    attention (batch, K, n, n), rows summing to one, when `weights` is true. `mask` (batch, n) is True
-    where a token is real; padding is never attended to. With `queries` only that many tokens from the front are
-    updated, (batch, queries, d): a classifier reads nothing of its last layer but the class token.
+    `forward(z, mask, return_attention)` maps tokens z (batch, n, d) to an update (batch, n, d), and hands out the
+    attention (batch, K, n, n), rows summing to one, when `return_attention` is true. `mask` (batch, n) is True
+    where a token is real; padding is never attended to. With `num_queries` only that many tokens from the front are
+    updated, (batch, num_queries, d): a classifier reads nothing of its last layer but the class token.
 
-    With `past` the n tokens continue a sequence, and attention is (batch, K, n, all tokens). The mask then counts
+    With `cache` the n tokens continue a sequence, and attention is (batch, K, n, all tokens). The mask then counts
     all tokens, (batch, tokens), or tells which of them each new one sees, (batch or 1, 1, n, tokens).
     """
 
-    kept_tensors: int = 0
-    """Tensors (batch, K, n, p) a token leaves for later ones: one where key is value, two where not, 0: no `past`."""
+    cache_tensors: int = 0
+    """Number of tensors cached per layer: 1 if keys equal values, 2 otherwise, 0 if caching is not supported."""
 
     def forward(
         self,
         z: Tensor,
         mask: Tensor | None = None,
-        weights: bool = False,
-        queries: int | None = None,
-        past: Past | None = None,
+        return_attention: bool = False,
+        num_queries: int | None = None,
+        cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The update of every token, and the attention that made it."""
         raise NotImplementedError  # abstract
 
-    def flops(self, tokens: int, queries: int | None = None) -> int:
+    def flops(self, tokens: int, num_queries: int | None = None) -> int:
         """Operations of the matrix products for one sequence; a multiply-add counts two."""
         raise NotImplementedError  # abstract
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .orthogonality import orthonormal_columns
-from .output import OutputMap
+from .output import OutputProjection
 from .registry import SPARSIFIERS, Sparsifier, SparsifierSpec
 
 
@@ -215,7 +215,7 @@ class MLP(Sparsifier):
         width = spec.expansion * spec.dim
         self.approximate = "tanh" if spec.activation == "gelu-tanh" else "none"
         self.expand = nn.Linear(spec.dim, width)
-        self.contract = OutputMap(width, spec.dim)
+        self.contract = OutputProjection(width, spec.dim)
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(self, z: Tensor) -> Tensor:
@@ -228,7 +228,7 @@ class MLP(Sparsifier):
 
 
 @SPARSIFIERS.register("none")
-class Keep(Sparsifier):
+class Identity(Sparsifier):
     """No second half at all, the paper's ablation without ISTA: Z^{ℓ+1} = Z^{ℓ+½}."""
 
     uses_norm = False

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from ..errors import CrateError
 from .attention import SubspaceAttention
-from .output import OutputMap
-from .registry import ATTENTION, AttentionSpec, Past
+from .output import OutputProjection
+from .registry import ATTENTION, AttentionSpec, KeyValueCache
 
 
 @ATTENTION.register("tssa")
@@ -26,7 +26,7 @@ class TSSA(SubspaceAttention):
     are those among the real tokens.
     """
 
-    kept_tensors = 0
+    cache_tensors = 0
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
@@ -34,7 +34,7 @@ class TSSA(SubspaceAttention):
         self.temperature = nn.Parameter(torch.ones(spec.heads, 1))
         positions = spec.max_tokens if spec.causal else 0
         self.position_bias = nn.Parameter(torch.zeros(spec.heads, positions, 1)) if positions else None
-        self.output = OutputMap(self.inner, spec.dim, bias=spec.output_bias)
+        self.output = OutputProjection(self.inner, spec.dim, bias=spec.output_bias)
         self.dropout = nn.Dropout(spec.dropout)
 
     def codes(self, z: Tensor) -> Tensor:
@@ -45,12 +45,12 @@ class TSSA(SubspaceAttention):
         self,
         z: Tensor,
         mask: Tensor | None = None,
-        weights: bool = False,
-        queries: int | None = None,
-        past: Past | None = None,
+        return_attention: bool = False,
+        num_queries: int | None = None,
+        cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Tokens (batch, n, d) to their update (batch, n, d)."""
-        if past is not None:
+        if cache is not None:
             raise CrateError("attention 'tssa' keeps nothing of earlier tokens; take use_cache=False")
         w = self.codes(z)
         real = torch.ones_like(w[:, :1, :, :1]) if mask is None else mask[:, None, :, None].to(w.dtype)
@@ -61,12 +61,12 @@ class TSSA(SubspaceAttention):
         membership = (share.sum(-1) * self.temperature).softmax(dim=1)[..., None] * real  # (batch, K, n, 1)
         moment = self._total(membership * square) / (self._total(membership) + 1e-8)
         out = -membership * w / (1 + moment)
-        out = self.output(self.join(out[:, :, :queries]))
-        return self.dropout(out), torch.diag_embed(membership[..., 0])[:, :, :queries] if weights else None
+        out = self.output(self.join(out[:, :, :num_queries]))
+        return self.dropout(out), torch.diag_embed(membership[..., 0])[:, :, :num_queries] if return_attention else None
 
-    def flops(self, tokens: int, queries: int | None = None) -> int:
+    def flops(self, tokens: int, num_queries: int | None = None) -> int:
         """The two maps only: statistics are sums, not products of matrices."""
-        return 2 * self.spec.dim * self.inner * (tokens + (tokens if queries is None else queries))
+        return 2 * self.spec.dim * self.inner * (tokens + (tokens if num_queries is None else num_queries))
 
     def _bias(self, table: Tensor, tokens: int, mask: Tensor | None) -> Tensor:
         """Rows of the bias, (K, n, 1), or (batch, K, n, 1) where padding may stand in front."""
