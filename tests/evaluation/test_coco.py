@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from codingrate.evaluation.coco import Detection, coco_precision
 
 from codingrate import CrateError
 from codingrate.data.coco import CocoData, CocoImage, CocoObject
-from codingrate.evaluation.coco import Detection, coco_precision
 
 HEIGHT, WIDTH = 61, 79
 

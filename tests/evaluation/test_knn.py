@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from codingrate.evaluation.knn import nearest
 
 from codingrate.errors import CrateError
 from codingrate.evaluation import knn, knn_probe
-from codingrate.evaluation.knn import nearest
 
 from .probes import features, gaussian
 

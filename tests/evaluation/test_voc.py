@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from codingrate.evaluation.voc import class_overlaps, voc_overlap
 
 from codingrate import CrateError
-from codingrate.evaluation.voc import class_overlaps, voc_overlap
 from codingrate.operators.attention_mass import mass_masks
 
 

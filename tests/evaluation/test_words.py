@@ -1,10 +1,10 @@
 """The bag of words: what it may see, and the fit against one written out."""
 
 import numpy as np
+from codingrate.evaluation.logistic import STRENGTHS
 from scipy.optimize import minimize
 
 from codingrate.evaluation import bag_of_words
-from codingrate.evaluation.logistic import STRENGTHS
 from tests.refusals import refused
 
 GOOD, BAD, FILL = ("fine", "warm", "sharp"), ("dull", "cold", "flat"), ("the", "film", "is", "a", "story", "of")

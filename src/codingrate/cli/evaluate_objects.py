@@ -45,7 +45,7 @@ def evaluate_objects(
     report: Any
     if task == "coco":
         from ..data.coco import load_coco
-        from ..evaluation.coco import coco_precision
+        from ..evaluation import coco_precision
 
         objects = load_coco(data, split, limit)
         found = _detections(
@@ -55,7 +55,7 @@ def evaluate_objects(
         report.save(folder, found)
     else:
         from ..data.voc import load_voc
-        from ..evaluation.voc import voc_overlap
+        from ..evaluation import voc_overlap
         from ..operators.attention_mass import MASS
 
         images = load_voc(data, split, limit)
@@ -63,7 +63,7 @@ def evaluate_objects(
         report.save(folder)
     if as_json:
         head = {"run": str(run), "task": task, "layer": layer, "size": size}
-        print_json({**head, **report.to_json(), "folder": str(folder)})
+        print_json({**head, **report.to_dict(), "folder": str(folder)})
     elif task == "coco":
         _show_coco(report, f"{run} on {data}", folder)
     else:
@@ -73,14 +73,14 @@ def evaluate_objects(
 
 def _detections(opened: Vision, objects: Any, **options: Any) -> list[Any]:
     """What MaskCut finds in every image."""
-    from ..evaluation.coco import Detection
+    from ..evaluation import Detection
     from ..inspection.segment import segment
 
     found = []
     with progress("maskcut", len(objects.images)) as advance:
         for image in objects.images:
             parts = segment(opened.model, image.read(), opened.augment, **options)
-            found += [Detection.of(image.id, part.mask, part.box, part.score) for part in parts]
+            found += [Detection.from_mask(image.id, part.mask, part.box, part.score) for part in parts]
             advance()
     return found
 

@@ -52,7 +52,7 @@ def evaluate_text(
     report.save(output)
     chance = {"unigram_cross_entropy": _unigram(opened, tokens)} if masked else {}
     if as_json:
-        print_json({**about, "data": text.name, "split": split, **report.to_json(), **chance, "folder": str(output)})
+        print_json({**about, "data": text.name, "split": split, **report.to_dict(), **chance, "folder": str(output)})
         return
     where = f"the {split} split of {text.name}"
     if masked:
@@ -90,7 +90,7 @@ def _sentences(
     baseline: bool,
     as_json: bool,
 ) -> None:
-    from ..evaluation import save_scores
+    from .._files import write_json
 
     if data is not None:
         if baseline:
@@ -99,7 +99,7 @@ def _sentences(
             recipe, data=dataclasses.replace(recipe.data, name=data, path=None, test_share=1.0)
         )
     found = score_sets(recipe, run, folder, batch, split)
-    save_scores(found, output / "metrics.json")
+    write_json(output / "metrics.json", found)
     words = _by_words(recipe, run, list(found)) if baseline else {}
     if as_json:
         counted = {"bag_of_words": words} if baseline else {}
@@ -119,14 +119,14 @@ def _sentences(
 
 def _by_words(recipe: Recipe, run: Path, splits: list[str]) -> dict[str, dict[str, float]]:
     """What the words alone tell of each split, learned from the sentences the run learned from."""
-    from ..evaluation import bag_of_words
+    from ..evaluation import bag_of_words_metrics
 
     task, data = _open_sentences(recipe, run)
     sentences, found = data.sentences, {}
     sets = {"train": sentences.train, **sentences.validation}
     with progress("bag of words", len(splits)) as advance:
         for name in splits:
-            found[name] = bag_of_words(
+            found[name] = bag_of_words_metrics(
                 sentences.train, sets[name], sentences.columns, task.metrics, label_column=sentences.label_column
             )
             advance()

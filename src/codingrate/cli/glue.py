@@ -90,7 +90,7 @@ def _recipe(task: str, source: Path, data: Path | None, overrides: list[str]) ->
 
 def _tuned(recipe: Recipe, folder: Path, quiet: bool) -> dict[str, Any]:
     """Fine-tune unless it was done before, and measure; what was found is kept in scores.json."""
-    from ..evaluation import save_scores
+    from .._files import write_json
     from ..training import train
     from ..training.run import open_folder
 
@@ -100,7 +100,7 @@ def _tuned(recipe: Recipe, folder: Path, quiet: bool) -> dict[str, Any]:
         return {**json.loads(scores.read_text(encoding="utf-8")), "new": False}
     result = train(recipe, folder, resume=(folder / "recipe.yaml").is_file(), quiet=quiet)
     found = {"metrics": list(_metrics(recipe)), "splits": _scores(recipe, folder), "seconds": result.seconds}
-    save_scores(found, scores)
+    write_json(scores, found)
     return {**found, "new": True}
 
 

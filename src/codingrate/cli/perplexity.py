@@ -63,7 +63,7 @@ def perplexity(
     tokens = open_tokens(opened, text, split)
     report = _measured(opened, tokens, sampled, block, stride, limit, batch)
     about |= {"data": text.name, "split": split}
-    rows: dict[str, dict[str, Any]] = {"model": report.to_json()}
+    rows: dict[str, dict[str, Any]] = {"model": report.to_dict()}
     if baseline:
         rows[f"{order}-gram"] = _counted(opened, tokens, order, limit)
     if as_json:
@@ -135,7 +135,7 @@ def _lambada(
             opened.model, opened.tokenizer, texts, generate=generated, batch_size=batch, progress=advance
         )
     if as_json:
-        print_json({**about, "data": str(file), **report.to_json()})
+        print_json({**about, "data": str(file), **report.to_dict()})
         return
     cut = f", {report.cut} of them without their beginning, which did not fit" if report.cut else ""
     print(f"last word found in {report.accuracy:.2%} of {report.texts:,} passages{cut}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._files import write_json
 from ..errors import CrateError, unknown_name
 from .finetune import finetune
 from .output import Json, print_json, print_table, progress
@@ -74,9 +75,9 @@ def probe(
     reports = _probes(recipe, folder, baseline or [], settings, method, {"ks": k} if k else {}, about)
     place = output or run / "probe"
     for name, report in reports.items():
-        report.save(place / f"{method}-{name}.json")
+        write_json(place / f"{method}-{name}.json", report.to_dict())
     if as_json:
-        probes = {name: report.to_json() for name, report in reports.items()}
+        probes = {name: report.to_dict() for name, report in reports.items()}
         print_json({**about, "method": method, "probes": probes, "folder": str(place)})
         return
     _show(reports, f"{run}, {which} model, {method} on {recipe.data.name}")
@@ -95,8 +96,7 @@ def _probes(
     """The report of the trained model and of each of the baselines."""
     import torch
 
-    from ..evaluation import extract_features, pixel_features, probe_features
-    from ..evaluation.probe import probe_steps
+    from ..evaluation import extract_features, pixel_features, probe_features, probe_steps
     from ..training import load_data, load_weights
 
     model = load_weights(str(folder))

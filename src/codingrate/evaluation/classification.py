@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from ..data import Augment, CorruptImages, ImageData
 from ..errors import CrateError
 from ..models.modes import evaluating
-from ._images import as_read, batches, check_input, check_numbers, empty, placed, split_rows
+from ._images import batches, check_input, check_numbers, empty, split_rows
 from ._tally import Tally
-from .real import real_accuracy, real_labels_of
+from .imagenet_real import match_real_labels, real_accuracy
+from .inputs import match_dtype, move_to_device
 from .report import ClassificationReport
 
 
@@ -44,11 +45,11 @@ def classify(
     check_input(model, augment)
     check_numbers(batch_size, workers, limit)
     rows, chosen = split_rows(data, split, limit)
-    fitting = None if real_labels is None else real_labels_of(data, rows, real_labels)
+    fitting = None if real_labels is None else match_real_labels(data, rows, real_labels)
     if chosen is not None:
         rows = rows.select(chosen)
         fitting = None if fitting is None else [fitting[index] for index in chosen]
-    place = placed(model, device)
+    place = move_to_device(model, device)
     corrupt, tally = CorruptImages(max_corrupt), Tally(len(data.classes))
     images = batches(data, rows, augment, corrupt, place=place, batch_size=batch_size, workers=workers)
     readable: list[bool] = []
@@ -78,7 +79,7 @@ def _check_head(model: nn.Module, data: ImageData) -> None:
 
 
 def _logits(model: nn.Module, pixels: Tensor, classes: int) -> Tensor:
-    logits: Tensor = model(pixel_values=as_read(model, pixels)).logits
+    logits: Tensor = model(pixel_values=match_dtype(model, pixels)).logits
     if logits.shape != (len(pixels), classes):
         raise CrateError(f"the model gives logits {tuple(logits.shape)}; expected {(len(pixels), classes)}")
     if logits.isnan().any():

@@ -19,7 +19,8 @@ from ..data import Augment, CorruptImages, ImageData
 from ..errors import CrateError
 from ..models.autoencoder import CrateForMaskedAutoencoding, kept_patches
 from ..models.modes import evaluating
-from ._images import as_read, batches, check_input, check_numbers, empty, placed, split_rows
+from ._images import batches, check_input, check_numbers, empty, split_rows
+from .inputs import match_dtype, move_to_device
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def reconstruct(
     check_numbers(batch_size, workers, limit)
     rows, chosen = split_rows(data, split, limit)
     rows = rows if chosen is None else rows.select(chosen)
-    place, corrupt = placed(model, device), CorruptImages(max_corrupt)
+    place, corrupt = move_to_device(model, device), CorruptImages(max_corrupt)
     losses: list[Tensor] = []
     start = time.perf_counter()
     with evaluating(model), torch.inference_mode():
@@ -131,7 +132,7 @@ def reconstructed(
 def _forward(model: CrateForMaskedAutoencoding, pixels: Tensor, seed: int) -> Any:
     height, width = (side // model.config.patch_size for side in pixels.shape[-2:])
     mask = own_masks(pixels, height * width, model.config.mask_ratio, seed).to(pixels.device)
-    return model(pixel_values=as_read(model, pixels), mask=mask, return_dict=True)
+    return model(pixel_values=match_dtype(model, pixels), mask=mask, return_dict=True)
 
 
 def _pictures(pixels: Tensor, augment: Augment) -> list[Any]:

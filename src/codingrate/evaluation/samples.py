@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from torch import Tensor, nn
 
 from ..data import Augment, CorruptImages, ImageData
-from ._images import as_read, batches, check_input, check_numbers, empty, placed, split_rows
+from ._images import batches, check_input, check_numbers, empty, split_rows
+from .inputs import match_dtype, move_to_device
 
 
 def image_batches(
@@ -33,10 +34,10 @@ def image_batches(
     rows, chosen = split_rows(data, split, limit)
     rows = rows if chosen is None else rows.select(chosen)
     corrupt, seen = CorruptImages(max_corrupt), 0
-    place = placed(model, None)
+    place = move_to_device(model, None)
     for pixels, _, good in batches(data, rows, augment, corrupt, place=place, batch_size=batch_size, workers=workers):
         if any(good):
-            yield as_read(model, pixels)
+            yield match_dtype(model, pixels)
         seen += len(good)
         if progress is not None:
             progress(len(good))
