@@ -79,19 +79,3 @@ def batches(
 def _collate(rows: Sequence[Row]) -> tuple[Batch, list[bool]]:
     """A batch, and which of its rows are in it: ReaL labels go by row, so a gap must be seen."""
     return collate(rows), [row["corrupt"] is None for row in rows]
-
-
-def placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
-    """Where the model is, after moving it where it is asked to be."""
-    try:
-        if device is not None:
-            model.to(torch.device(device))
-    except (AssertionError, RuntimeError) as error:  # unknown, or not of this build of torch
-        raise CrateError(f"cannot use device {str(device)!r}: {str(error).splitlines()[0]}") from error
-    parameter = next(model.parameters(), None)
-    return torch.device(device or "cpu") if parameter is None else parameter.device
-
-
-def as_read(model: nn.Module, pixels: Tensor) -> Tensor:
-    """The pixels in the model's own precision."""
-    return pixels.to(next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), pixels.dtype))

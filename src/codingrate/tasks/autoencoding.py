@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ..errors import CrateError
 from ..models.autoencoder import CrateForMaskedAutoencoding, kept_patches, random_mask
 from ..models.base import CratePreTrainedModel
-from ..models.modes import eval_mode, match_dtype
+from ..evaluation.inputs import match_dtype
+from ..models.base import eval_mode
 from .base import Step, generator
 from .images import ImageTask, MeasuredSplit
 from .reports import Reconstruction, ReconstructionReport

@@ -16,7 +16,8 @@ from ..errors import CrateError
 from ..evaluation.imagenet_real import real_accuracy, real_labels_of
 from ..models.base import CratePreTrainedModel
 from ..models.classifier import CrateForImageClassification
-from ..models.modes import eval_mode, match_dtype
+from ..evaluation.inputs import match_dtype
+from ..models.base import eval_mode
 from .base import Progress, Step, Values, expect_model, freeze_body
 from .images import ImageTask, MeasuredSplit
 from .reports import ClassificationReport, classification_report

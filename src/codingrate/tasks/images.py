@@ -29,7 +29,8 @@ from ..data import (
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..models.loading import load_model, transfer_body
-from ..models.modes import eval_mode, match_dtype
+from ..evaluation.inputs import match_dtype
+from ..models.base import eval_mode
 from ..models.presets import create_model
 from ..models.processing import image_processor
 from ..recipes.schema import MUST_GIVE, Recipe

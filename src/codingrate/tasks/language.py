@@ -31,7 +31,7 @@ from ..errors import CrateError
 from ..evaluation import Candidate, NGram, fill_masks, next_token_losses, perplexity, unigram_cross_entropy
 from ..models.base import CratePreTrainedModel
 from ..models.language import CrateForCausalLM, CrateForMaskedLM
-from ..models.modes import eval_mode
+from ..models.base import eval_mode
 from .base import Progress, Samples, Step, Task, Values, collect, expect_model, generator, weighted_means
 from .reports import MaskedReport
 from .text import TextTask, choose_split, chunks, evenly_spaced

@@ -17,12 +17,12 @@ from .._distributed import main_process_first
 from .._state import seeded
 from ..data import GLUE, SentenceData, SentenceDataset, load_sentences
 from ..errors import CrateError
-from ..evaluation import bag_of_words, sentence_metrics
+from ..evaluation import bag_of_words_metrics, sentence_metrics
 from ..models.base import CrateModel, CratePreTrainedModel
 from ..models.config import CrateConfig
 from ..models.language import CrateForSequenceClassification
 from ..models.loading import inherited_config, load_body, load_model
-from ..models.modes import eval_mode
+from ..models.base import eval_mode
 from ..models.presets import build_config, preset
 from .base import Progress, Samples, Step, Task, Values, collect, expect_model, freeze_body
 from .classification import labeled_scores
@@ -205,7 +205,7 @@ class SequenceClassification(TextTask):
         scores = {}
         for name in list(sentences.validation) if split is None else [split]:
             rows = choose_split(sentences.name, self.splits, name)
-            scores[name] = bag_of_words(
+            scores[name] = bag_of_words_metrics(
                 sentences.train, rows, sentences.columns, self.metric_names, label_column=sentences.label_column
             )
             if progress is not None:

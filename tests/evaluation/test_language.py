@@ -1,4 +1,4 @@
-"""Text models: every token predicted once and as a loop would, the paper's sampling, LAMBADA, hidden tokens."""
+"""Language models: every token predicted once and as a loop would, the paper's sampling, LAMBADA, filled masks."""
 
 import json
 import math
@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from codingrate.data import Masking, TextDocuments, load_tokenizer, mask_own_tokens, pack_text
-from codingrate.evaluation import fill_masks, lambada_accuracy, masked_loss, perplexity, sampled_loss
+from codingrate.data import TextDocuments, load_tokenizer, pack_text
+from codingrate.evaluation import fill_masks, lambada_accuracy, perplexity, sampled_loss
 from tests.models import toys
 from tests.refusals import refused
 
@@ -25,9 +25,8 @@ def stream(length, words=29):
     return np.random.default_rng(length).integers(words, size=length).astype(np.uint16)
 
 
-def packed(folder, texts, kind="causal"):
-    wrap = "end" if kind == "causal" else "both"
-    return pack_text(TextDocuments(texts), load_tokenizer("bytes", kind=kind), folder=folder, wrap=wrap)
+def packed(folder, texts):
+    return pack_text(TextDocuments(texts), load_tokenizer("bytes"), folder=folder, wrap="end")
 
 
 @torch.no_grad()
@@ -107,19 +106,19 @@ def test_texts_and_models_that_do_not_fit():
     model, ids = causal(), stream(40)
     refused("stride is 0; it must lie between 1 and the block, 13", perplexity, model, ids, stride=0)
     refused("stride is 14", perplexity, model, ids, stride=14)
-    refused("block is 14; it must lie between 2 and the 13 tokens", perplexity, model, ids, block=14)
+    refused("block is 14; it must be at least 2 and at most 13", perplexity, model, ids, block=14)
     refused("block is 1;", perplexity, model, ids, block=1)
     refused("limit is 0", perplexity, model, ids, limit=0)
     refused("batch_size is 0", perplexity, model, ids, batch_size=0)
     refused("1 tokens are too few", perplexity, model, ids[:1])
-    refused("float64 of shape", perplexity, model, np.zeros(5))
+    refused("not float64 of shape", perplexity, model, np.zeros(5))
     refused("token id 29 is outside the model's vocabulary of 29", perplexity, model, np.array([3, 29, 4]))
     refused("needs a CrateForCausalLM, not a CrateForMaskedLM; measure it with masked_loss",
             perplexity, toys.build("masked-lm"), ids)  # fmt: skip
     refused("not a CrateForImageClassification", sampled_loss, toys.build("image-classification"), ids)
-    refused("13 tokens are too few to draw windows of 14", sampled_loss, model, ids[:13], block=13)
+    refused("13 tokens are too few for windows of 14", sampled_loss, model, ids[:13], block=13)
     refused("iterations is 0", sampled_loss, model, ids, block=5, iterations=0)
-    refused("seed must not be negative", sampled_loss, model, ids, block=5, seed=-1)
+    refused("seed is -1; it must not be negative", sampled_loss, model, ids, block=5, seed=-1)
     nn.init.constant_(model.head.weight, math.nan)
     refused("not numbers", perplexity, model, ids)
 
@@ -190,37 +189,19 @@ def test_passages_that_have_no_last_word():
     model, tokenizer = toys.build("causal-lm", vocab_size=257), load_tokenizer("bytes")
     refused("text 2 has fewer than two words", lambada_accuracy, model, tokenizer, ["a b", "alone"])
     refused("text 1 has fewer", lambada_accuracy, model, tokenizer, [""])
-    refused("no texts", lambada_accuracy, model, tokenizer, [])
-    refused("reads 13 tokens, too few for a word of 21", lambada_accuracy, model, tokenizer, ["a " + "b" * 20])
+    refused("there are no texts", lambada_accuracy, model, tokenizer, [])
+    refused(
+        "a word of 21 tokens exceeds the model's context length of 13",
+        lambada_accuracy,
+        model,
+        tokenizer,
+        ["a " + "b" * 20],
+    )
     refused("the tokenizer has 257 ids, the model 29", lambada_accuracy, causal(), tokenizer, ["a b"])
     refused("not a CrateForMaskedLM", lambada_accuracy, toys.build("masked-lm"), tokenizer, ["a b"])
 
 
-# hidden tokens
-
-
-def test_hidden_tokens_are_those_of_training(tmp_path):
-    tokens = packed(tmp_path, ["hidden words, " * 9], "masked")
-    tokenizer = load_tokenizer("bytes", kind="masked")
-    model = toys.build("masked-lm", vocab_size=261).double()
-    reports = [masked_loss(model, tokens, tokenizer, batch_size=size) for size in (1, 4, 99)]
-    ids = torch.from_numpy(tokens.array().astype(np.int64))
-    ids = ids[: len(ids) // BLOCK * BLOCK].view(-1, BLOCK)
-    hidden, labels = mask_own_tokens(ids, Masking.of(tokenizer))
-    model.eval()
-    with torch.no_grad():
-        logits = model(input_ids=hidden).logits
-    loss = float(F.cross_entropy(logits.flatten(0, 1), labels.flatten()))
-    right = float((logits.argmax(-1) == labels).sum() / (labels >= 0).sum())
-    for report in reports:
-        assert report.cross_entropy == pytest.approx(loss, rel=1e-10)
-        assert report.accuracy == pytest.approx(right)
-        assert (report.tokens, report.block) == (int((labels >= 0).sum()), BLOCK)
-    assert masked_loss(model, tokens, tokenizer, seed=1).cross_entropy != pytest.approx(loss)
-    refused("needs a CrateForMaskedLM, not a CrateForCausalLM; measure it with perplexity",
-            masked_loss, causal(vocab_size=261), tokens, tokenizer)  # fmt: skip
-    refused("12 tokens are too few for a block of 13", masked_loss, model, tokens, tokenizer, limit=12)
-    refused("has no mask token", masked_loss, model, tokens, load_tokenizer("bytes"))
+# masks
 
 
 @pytest.mark.parametrize("words", ["a<mask>c <mask>", "a[MASK]c [MASK]", "a<mask>c [MASK]"])
@@ -248,7 +229,7 @@ def test_texts_that_cannot_be_filled():
     model = toys.build("masked-lm", vocab_size=261)
     refused("no mask in the text; write <mask>", fill_masks, model, tokenizer, "nothing here")
     refused("no mask in the text", fill_masks, model, tokenizer, "")
-    refused("is 23 tokens long, the model reads 13", fill_masks, model, tokenizer, "a" * 20 + "<mask>")
+    refused("has 23 tokens, but the model's context length is 13", fill_masks, model, tokenizer, "a" * 20 + "<mask>")
     refused("top is 0", fill_masks, model, tokenizer, "<mask>", 0)
     refused("no mask token", fill_masks, model, load_tokenizer("bytes"), "<mask>")
     refused("needs a CrateForMaskedLM", fill_masks, causal(), tokenizer, "<mask>")

@@ -3,8 +3,8 @@
 import numpy as np
 from scipy.optimize import minimize
 
-from codingrate.evaluation import bag_of_words
-from codingrate.evaluation.logistic import STRENGTHS
+from codingrate.evaluation import bag_of_words_metrics
+from codingrate.evaluation.probe import STRENGTHS
 from tests.refusals import refused
 
 GOOD, BAD, FILL = ("fine", "warm", "sharp"), ("dull", "cold", "flat"), ("the", "film", "is", "a", "story", "of")
@@ -21,7 +21,7 @@ def reviews(count, seed, noise=0.1):
 
 def test_the_fit_is_the_one_of_the_formula():
     train, test = reviews(61, 0), reviews(53, 1)
-    found = bag_of_words(train, test, ["sentence"], ["accuracy"])
+    found = bag_of_words_metrics(train, test, ["sentence"], ["accuracy"])
     vocabulary = sorted({word for text in train["sentence"] for word in text.split()})
     assert found["words"] == len(vocabulary)
     assert found["strength"] in STRENGTHS
@@ -44,26 +44,28 @@ def test_the_fit_is_the_one_of_the_formula():
 def test_order_is_not_seen_and_columns_are_kept_apart():
     train, test = reviews(61, 2), reviews(53, 3)
     turned = {**test, "sentence": [" ".join(reversed(text.split())) for text in test["sentence"]]}
-    assert bag_of_words(train, test, ["sentence"], ["accuracy"]) == bag_of_words(
+    assert bag_of_words_metrics(train, test, ["sentence"], ["accuracy"]) == bag_of_words_metrics(
         train, turned, ["sentence"], ["accuracy"]
     )
     pair = {"one": train["sentence"], "two": ["the film"] * 61, "label": train["label"]}
     other = {"one": ["the film"] * 53, "two": test["sentence"], "label": test["label"]}
-    assert bag_of_words(pair, other, ["one", "two"], ["accuracy"])["accuracy"] < 0.7  # trained on the other column
+    assert (
+        bag_of_words_metrics(pair, other, ["one", "two"], ["accuracy"])["accuracy"] < 0.7
+    )  # trained on the other column
 
 
 def test_numbers_are_fitted_by_ridge():
     train, test = reviews(61, 4, noise=0), reviews(53, 5, noise=0)
     for rows in (train, test):
         rows["label"] = [4.5 if label else 0.5 for label in rows["label"]]
-    found = bag_of_words(train, test, ["sentence"], ["pearson", "spearman"])
+    found = bag_of_words_metrics(train, test, ["sentence"], ["pearson", "spearman"])
     assert found["pearson"] > 0.95
 
 
 def test_too_few_sentences():
     refused(
         "9 training sentences are too few for 5 folds",
-        bag_of_words,
+        bag_of_words_metrics,
         reviews(9, 0),
         reviews(9, 1),
         ["sentence"],

@@ -11,8 +11,7 @@ from codingrate.errors import CrateError
 from codingrate.evaluation import classify, read_real_labels, real_accuracy
 from tests.data.conftest import picture
 
-from .conftest import GREY, Fixed, Linear, one_hot
-from .test_classification import RGB
+from .conftest import GREY, RGB, Fixed, Linear, one_hot
 
 
 def written(tmp_path, labels):
@@ -25,23 +24,23 @@ def test_by_hand():
     labels = [[3], [1, 2], [], [0, 4], [2]]
     assert real_accuracy(np.array([3, 2, 9, 1, 2]), labels) == 3 / 4
     assert real_accuracy([0, 0, 0, 0, 0], labels) == 1 / 4
-    with pytest.raises(CrateError, match="2 predictions, but ReaL labels of 5"):
+    with pytest.raises(CrateError, match="2 predictions, but ReaL labels for 5"):
         real_accuracy([1, 2], labels)
-    with pytest.raises(CrateError, match="none of these images"):
+    with pytest.raises(CrateError, match="none of the images"):
         real_accuracy([1], [[]])
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("nothing", "not JSON"),
-        ('{"1": [2]}', "holds a dict"),
-        ("[[1], 2]", "has '2' at place 1"),
-        ('[[1], ["cat"]]', "at place 1; ReaL labels are lists of integers"),
-        ("[[1], [true]]", "at place 1"),
-        ("[[1], [4, 5]]", "label 5 at place 1, outside the 5 classes"),
-        ("[[-1], [4]]", "label -1 at place 0"),
-        ("[[1]]", "has labels of 1 images, the data set has 2"),
+        ("nothing", "is not a list of labels per image (Invalid JSON"),
+        ('{"1": [2]}', "Input should be a valid array)"),
+        ("[[1], 2]", "Input should be a valid array at index 1)"),
+        ('[[1], ["cat"]]', "Input should be a valid integer at index 1); use real.json"),
+        ("[[1], [true]]", "Input should be a valid integer at index 1)"),
+        ("[[1], [4, 5]]", "has label 5 at index 1, which is outside the 5 classes"),
+        ("[[-1], [4]]", "greater than or equal to 0 at index 0"),
+        ("[[1]]", "has labels for 1 images, but the dataset has 2"),
     ],
 )
 def test_files_that_are_not_real_labels(tmp_path, content, message):
@@ -53,7 +52,7 @@ def test_files_that_are_not_there_or_not_text(tmp_path):
     with pytest.raises(CrateError, match="cannot read the ReaL labels"):
         read_real_labels(tmp_path / "none.json")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(CrateError, match="not JSON"):
+    with pytest.raises(CrateError, match="Invalid JSON"):
         read_real_labels(tmp_path / "binary")
     assert read_real_labels(written(tmp_path, [[999], []])) == [[999], []]
 
@@ -100,10 +99,10 @@ def test_labels_that_do_not_go_with_the_data(tmp_path, digits):
         with pytest.raises(CrateError, match=match):
             classify(Linear(len(data.classes)), data, augment, real_labels=written(tmp_path, labels))
 
-    refused("has labels of 3 images, the data set has 359", digits, GREY, [[1]] * 3)
-    refused("label 10 at place 0, outside the 10 classes", digits, GREY, [[10]] * 359)
+    refused("has labels for 3 images, but the dataset has 359", digits, GREY, [[1]] * 3)
+    refused("label 10 at index 0, which is outside the 10 classes", digits, GREY, [[10]] * 359)
     refused("without streaming", load_images("digits", streaming=True), GREY, [[1]] * 359)
     folder = imagenet_like(tmp_path)
-    refused("has labels of 2 images, the data set has ILSVRC2012_val", load_images(str(folder)), RGB, [[1]] * 2)
+    refused("has labels for 2 images, but the dataset has ILSVRC2012_val", load_images(str(folder)), RGB, [[1]] * 2)
     picture(0).save(folder / "n01" / "cat.png")
-    refused("row 3 of .* has no name like", load_images(str(folder), test_share=1), RGB, [[1]] * 6)
+    refused("image 3 of .* has no name like", load_images(str(folder), test_share=1), RGB, [[1]] * 6)

@@ -1,4 +1,4 @@
-"""AP at its ends, against pycocotools on random objects, and what is left out of it."""
+"""COCO AP against pycocotools, and VOC overlaps against loops."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ import pytest
 
 from codingrate import CrateError
 from codingrate.data.coco import CocoData, CocoImage, CocoObject
-from codingrate.evaluation.coco import Detection, coco_precision
+from codingrate.evaluation import Detection, coco_precision, voc_overlap
+from codingrate.evaluation.objects import class_overlaps
+from codingrate.operators.attention_mass import mass_masks
 
 HEIGHT, WIDTH = 61, 79
+
+# COCO
 
 
 def random_mask(draw):
@@ -63,7 +67,7 @@ def detections(data, masks, seed, most=4):
     found = []
     for thing, mask in zip(data.objects, masks, strict=True):
         for moved in [shifted(mask, draw, most)] * (draw.random() < 0.8) + [random_mask(draw)] * (draw.random() < 0.4):
-            found.append(Detection.of(thing.image, moved, box_of(moved), float(draw.integers(1, 8)) / 8))
+            found.append(Detection.from_mask(thing.image, moved, box_of(moved), float(draw.integers(1, 8)) / 8))
     return found
 
 
@@ -84,7 +88,7 @@ def reference(data, found, kind):
     }  # fmt: skip
     rows = [{"image_id": one.image, "category_id": 1, "score": one.score} for one in found]
     for row, one in zip(rows, found, strict=True):
-        row.update({"bbox": list(one.box)} if kind == "bbox" else {"segmentation": one.code})
+        row.update({"bbox": list(one.box)} if kind == "bbox" else {"segmentation": one.rle})
     with contextlib.redirect_stdout(io.StringIO()):
         truth.createIndex()
         measure = COCOeval(truth, truth.loadRes(rows), kind)
@@ -107,7 +111,9 @@ def test_random_objects_as_pycocotools_counts_them(seed):
 
 def test_perfect_is_one_and_empty_is_zero():
     data, masks = scene(0, crowds=False)
-    found = [Detection.of(thing.image, mask, thing.box, 1.0) for thing, mask in zip(data.objects, masks, strict=True)]
+    found = [
+        Detection.from_mask(thing.image, mask, thing.box, 1.0) for thing, mask in zip(data.objects, masks, strict=True)
+    ]
     report = coco_precision(data, found)
     for part in (report.box, report.mask):
         assert dataclasses.astuple(part) == pytest.approx((1, 1, 1))
@@ -151,10 +157,77 @@ def test_nothing_is_printed(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_refusals():
+def test_what_coco_refuses():
     data, masks = scene(0)
-    stranger = Detection.of(7, masks[0], data.objects[0].box, 1.0)
-    with pytest.raises(CrateError, match="a detection is of image 7, which random has not"):
+    stranger = Detection.from_mask(7, masks[0], data.objects[0].box, 1.0)
+    with pytest.raises(CrateError, match="a detection is of image 7, which random does not contain"):
         coco_precision(data, [stranger])
-    with pytest.raises(CrateError, match="random: has no objects to find"):
+    with pytest.raises(CrateError, match="random: there are no annotated objects"):
         coco_precision(dataclasses.replace(data, objects=()), [])
+
+
+# VOC
+
+
+def naive_overlaps(masks, labels, rule):
+    heads, rows, columns = masks.shape
+    height, width = labels.shape
+    found = {}
+    for number in sorted(set(labels.ravel().tolist()) - {0, 255}):
+        ratios = []
+        for mask in masks:
+            both = either = 0
+            for y in range(height):
+                for x in range(width):
+                    if labels[y, x] == 255:
+                        continue
+                    covered, inside = mask[y * rows // height, x * columns // width], labels[y, x] == number
+                    both, either = both + (covered and inside), either + (covered or inside)
+            ratios.append(both / either)
+        found[number] = max(ratios) if rule == "best" else sum(ratios) / heads
+    return found
+
+
+def labels_of(seed):
+    draw = np.random.default_rng(seed)
+    labels = np.zeros((29, 23), dtype=np.uint8)
+    for number in (5, 11):
+        top, left = draw.integers(0, 15), draw.integers(0, 12)
+        labels[top : top + 11, left : left + 9] = number
+    labels[draw.random(labels.shape) < 0.1] = 255
+    return labels
+
+
+@pytest.mark.parametrize("rule", ["best", "mean"])
+def test_overlaps_and_their_means(rule, tmp_path):
+    draw = np.random.default_rng(1)
+    pairs = [(draw.random((3, 5, 7)) ** 2, labels_of(seed)) for seed in range(4)]
+    pairs[2][1][...] = 0  # without a class: it does not count
+    wanted = [naive_overlaps(mass_masks(maps, 0.7), labels, rule) for maps, labels in pairs]
+    for (maps, labels), found in zip(pairs, wanted, strict=True):
+        assert class_overlaps(mass_masks(maps, 0.7), labels, rule) == pytest.approx(found)
+    report = voc_overlap("toy", pairs, mass=0.7, heads=rule)
+    means = [np.mean(list(found.values())) for found in wanted if found]
+    assert report.images == 3
+    assert report.miou == pytest.approx(np.mean(means))
+    for number in (5, 11):
+        values = [found[number] for found in wanted if number in found]
+        assert report.per_class[number] == pytest.approx(np.mean(values))
+    report.save(tmp_path)
+    assert json.loads((tmp_path / "metrics.json").read_text())["miou"] == report.miou
+
+
+def test_attention_that_is_the_object_overlaps_wholly():
+    labels = np.zeros((20, 28), dtype=np.uint8)
+    labels[4:12, 8:16] = 3
+    attention = np.zeros((2, 5, 7))
+    attention[0, 0, 0] = 1
+    attention[1, 1:3, 2:4] = 0.25
+    assert voc_overlap("toy", [(attention, labels)], mass=1.0).miou == 1
+
+
+def test_what_voc_refuses():
+    with pytest.raises(CrateError, match="unknown heads 'bets'; did you mean 'best'"):
+        class_overlaps(np.ones((1, 2, 2), dtype=bool), labels_of(0), "bets")
+    with pytest.raises(CrateError, match="toy: no label map contains a class"):
+        voc_overlap("toy", [(np.ones((1, 2, 2)), np.zeros((4, 4), dtype=np.uint8))])
