@@ -26,8 +26,10 @@ def stream(length, words=29):
 
 
 def packed(folder, texts, kind="causal"):
-    wrap = "end" if kind == "causal" else "both"
-    return pack_text(TextDocuments(texts), load_tokenizer("bytes", kind=kind), folder=folder, wrap=wrap)
+    special_tokens = "eos" if kind == "causal" else "bos_eos"
+    return pack_text(
+        TextDocuments(texts), load_tokenizer("bytes", kind=kind), folder=folder, special_tokens=special_tokens
+    )
 
 
 @torch.no_grad()

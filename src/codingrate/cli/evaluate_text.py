@@ -11,7 +11,7 @@ from .output import print_json, print_table, progress
 from .text import COUNTED, Opened, open_text, open_text_model, open_tokens
 
 if TYPE_CHECKING:
-    from ..data import Tokens
+    from ..data import TokenFile
     from ..training import Recipe
 
 
@@ -67,7 +67,7 @@ def evaluate_text(
     print(f"metrics.json in {output}; next: crate generate {run} 'some text'")
 
 
-def _unigram(opened: Opened, tokens: Tokens) -> float:
+def _unigram(opened: Opened, tokens: TokenFile) -> float:
     """What the frequencies of tokens in the run's training text give by themselves."""
     from ..data import Masking
     from ..evaluation import unigram_cross_entropy
@@ -149,7 +149,7 @@ def score_sets(
     """Loss, metrics and number of `rows` of each development set of a recipe, or of one split, by the model there."""
     from transformers.utils import logging
 
-    from ..data import SentenceRows
+    from ..data import SentenceDataset
     from ..evaluation import score_sentences
     from ..training import load_weights
 
@@ -173,7 +173,7 @@ def score_sets(
         options: Any = (sentences.columns, data.tokenizer, recipe.text.max_length, sentences.label_column)
         with progress(f"{sentences.name}, {name}", len(rows)) as advance:
             scores = score_sentences(
-                model, SentenceRows(rows, *options), task.metrics, batch_size=batch, progress=advance
+                model, SentenceDataset(rows, *options), task.metrics, batch_size=batch, progress=advance
             )
         found[name] = {**scores, "rows": len(rows)}
     return found

@@ -14,7 +14,7 @@ from .output import Json, print_json, print_table, progress
 from .text import COUNTED, Opened, open_text, open_text_model, open_tokens
 
 if TYPE_CHECKING:
-    from ..data import Tokens
+    from ..data import TokenFile
 
 ITERATIONS = 1000  # batches of 4 windows, the paper's
 
@@ -86,7 +86,13 @@ def _refuse(mode: str, given: dict[str, Any]) -> None:
 
 
 def _measured(
-    opened: Opened, tokens: Tokens, sampled: bool, block: int | None, stride: int | None, limit: int | None, batch: int
+    opened: Opened,
+    tokens: TokenFile,
+    sampled: bool,
+    block: int | None,
+    stride: int | None,
+    limit: int | None,
+    batch: int,
 ) -> Any:
     from ..evaluation import perplexity as measure
     from ..evaluation import sampled_loss
@@ -101,7 +107,7 @@ def _measured(
         )
 
 
-def _counted(opened: Opened, tokens: Tokens, order: int, limit: int | None) -> dict[str, Any]:
+def _counted(opened: Opened, tokens: TokenFile, order: int, limit: int | None) -> dict[str, Any]:
     """The n-gram model of the run's training text, on the same tokens."""
     if opened.recipe is None:
         raise CrateError(f"{opened.run}: --baseline counts the training text of a run, and this is a saved model only")

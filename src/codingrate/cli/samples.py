@@ -147,7 +147,7 @@ def _text(loaded: Loaded, data: str | None, path: str | None, split: str, limit:
 
 def _sentences(loaded: Loaded, split: str | None, limit: int, batch: int) -> Samples:
     """The labelled sentences of a run; padding is masked."""
-    from ..data import SentenceRows, pad_batch
+    from ..data import SentenceDataset, sentence_collator
     from ..training import task_of
 
     assert loaded.recipe is not None
@@ -159,15 +159,16 @@ def _sentences(loaded: Loaded, split: str | None, limit: int, batch: int) -> Sam
     if split not in sets:
         raise unknown_name("--split", split, sets)
     options: Any = (sentences.columns, labelled.tokenizer, loaded.recipe.text.max_length, sentences.label_column)
-    rows = SentenceRows(sets[split], *options)
+    rows = SentenceDataset(sets[split], *options)
     if len(rows) == 0:
         raise CrateError(f"the {split} split of {sentences.name} has no rows; take another --split")
     count = min(limit, len(rows))
+    collate = sentence_collator(labelled.tokenizer)
     places = [number * len(rows) // count for number in range(count)]
 
     def read(reader: Loaded, advance: Advance) -> Iterator[Any]:
         for start in range(0, count, batch):
-            some = pad_batch(rows.__getitems__(places[start : start + batch]), labelled.tokenizer.pad_token_id)
+            some = collate(rows.__getitems__(places[start : start + batch]))
             yield {name: some[name].to(reader.model.device) for name in ("input_ids", "attention_mask")}
             advance(len(some["input_ids"]))
 

@@ -11,7 +11,7 @@ from ..errors import CrateError, unknown_name
 from .output import progress
 
 if TYPE_CHECKING:
-    from ..data import TextData, Tokens
+    from ..data import TextData, TokenFile
     from ..training import Recipe
 
 KINDS = {
@@ -37,9 +37,9 @@ class Opened:
     """None for a saved model that is not part of a run."""
 
     @property
-    def wrap(self) -> Any:
-        """What stands around documents: as in training (`training.tasks`)."""
-        return "end" if self.model.config.causal else "both"
+    def special_tokens(self) -> Any:
+        """Special tokens added to documents, as in training (`training.tasks`)."""
+        return "eos" if self.model.config.causal else "bos_eos"
 
 
 def open_text_model(run: Path, which: str, kind: str, verb: str) -> Opened:
@@ -92,7 +92,7 @@ def open_text(opened: Opened, data: str | None, column: str | None, separate: st
     return load_text(**text_source(recipe), **reading, validation_share=recipe.data.test_share)
 
 
-def open_tokens(opened: Opened, text: TextData, split: str) -> Tokens:
+def open_tokens(opened: Opened, text: TextData, split: str) -> TokenFile:
     """A split of a text as token ids; in the run's folder, where training has left its own."""
     from ..data import pack_text
 
@@ -109,6 +109,6 @@ def open_tokens(opened: Opened, text: TextData, split: str) -> Tokens:
             opened.tokenizer,
             name=f"{text.name}-{split}",
             folder=folder,
-            wrap=opened.wrap,
+            special_tokens=opened.special_tokens,
             progress=lambda _: advance(0),
         )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..data import Tokens
+from ..data import TokenFile
 from ..errors import CrateError
 from ..models import CrateForCausalLM, CrateForMaskedLM, CrateForSequenceClassification
 from ..models.base import CratePreTrainedModel
@@ -20,9 +20,9 @@ _REMEDIES = {
 }
 
 
-def token_ids(tokens: Tokens | NDArray[Any]) -> NDArray[Any]:
+def token_ids(tokens: TokenFile | NDArray[Any]) -> NDArray[Any]:
     """The ids (n,), mapped, not read, where they are a file."""
-    ids = tokens.array() if isinstance(tokens, Tokens) else np.asarray(tokens)
+    ids = tokens.array() if isinstance(tokens, TokenFile) else np.asarray(tokens)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise CrateError(f"tokens are {ids.dtype} of shape {ids.shape}; expected integer ids (n,)")
     return ids

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from .._files import atomic_write
-from ..data import GLUE, SentenceRows, pad_batch
+from ..data import GLUE, SentenceDataset, sentence_collator
 from ..errors import CrateError, unknown_name
 from ..models import CrateForSequenceClassification
 from ..models.modes import evaluating
@@ -117,7 +117,7 @@ def save_scores(scores: Mapping[str, Any], path: str | Path) -> Path:
 
 def score_sentences(
     model: nn.Module,
-    rows: SentenceRows,
+    rows: SentenceDataset,
     names: Sequence[str],
     *,
     batch_size: int = 32,
@@ -131,8 +131,7 @@ def score_sentences(
     """
     expect(model, CrateForSequenceClassification, "score_sentences")
     check_sizes(batch_size=batch_size)
-    pad: Any = rows.tokenizer.pad_token_id
-    loader: DataLoader[Any] = DataLoader(rows, batch_size, collate_fn=lambda some: pad_batch(some, pad))
+    loader: DataLoader[Any] = DataLoader(rows, batch_size, collate_fn=sentence_collator(rows.tokenizer))
     place = placed(model, device)
     losses, guesses, truths = 0.0, [], []
     with evaluating(model), torch.inference_mode():

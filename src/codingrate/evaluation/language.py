@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .._files import atomic_write
-from ..data import Tokens
+from ..data import TokenFile
 from ..errors import CrateError
 from ..models.modes import evaluating
 from ._images import placed
@@ -58,7 +58,7 @@ class PerplexityReport:
 
 def perplexity(
     model: nn.Module,
-    tokens: Tokens | NDArray[Any],
+    tokens: TokenFile | NDArray[Any],
     *,
     block: int | None = None,
     stride: int | None = None,
@@ -95,7 +95,7 @@ def perplexity(
 
 def sampled_loss(
     model: nn.Module,
-    tokens: Tokens | NDArray[Any],
+    tokens: TokenFile | NDArray[Any],
     *,
     block: int = 1024,
     batch_size: int = 4,
@@ -157,7 +157,7 @@ def _losses(model: nn.Module, windows: Tensor, new: int) -> Tensor:
 
 
 def _report(
-    tokens: Tokens | NDArray[Any],
+    tokens: TokenFile | NDArray[Any],
     mean: float,
     count: int,
     block: int,
@@ -165,7 +165,7 @@ def _report(
     error: float | None,
     start: float,
 ) -> PerplexityReport:
-    bits = mean * len(tokens) / (math.log(2) * tokens.bytes) if isinstance(tokens, Tokens) else None
+    bits = mean * len(tokens) / (math.log(2) * tokens.bytes) if isinstance(tokens, TokenFile) else None
     return PerplexityReport(
         cross_entropy=mean,
         perplexity=math.exp(mean) if mean < 700 else math.inf,

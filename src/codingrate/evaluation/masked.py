@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .._files import atomic_write
-from ..data import Masking, Tokens, mask_own_tokens
+from ..data import Masking, TokenFile, mask_own_tokens
 from ..errors import CrateError
 from ..models import CrateForMaskedLM
 from ..models.modes import evaluating
@@ -60,7 +60,7 @@ class MaskedReport:
 
 def masked_loss(
     model: nn.Module,
-    tokens: Tokens | NDArray[Any],
+    tokens: TokenFile | NDArray[Any],
     masking: Masking | PreTrainedTokenizerBase,
     *,
     block: int | None = None,

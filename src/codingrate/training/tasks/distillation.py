@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ...data import ImageData, ViewAugment, collate_views, torch_dataset
+from ...data import ImageData, ViewAugment, torch_dataset
 from ...models.base import CratePreTrainedModel
 from ...models.distillation import CrateForSelfDistillation
 from ..distillation_schedules import teacher_momentum, teacher_temperature
@@ -43,9 +43,6 @@ class Distillation(ImageTask):
         seed = recipe.run.seed
         train = torch_dataset(data, recipe.augment, train=True, seed=seed, views=recipe.views, **place)
         return train, torch_dataset(data, recipe.augment, train=False, **place)
-
-    def collate(self, rows: Any) -> dict[str, Any]:
-        return cast(dict[str, Any], collate_views(rows)) if "views" in rows[0] else super().collate(rows)
 
     def prepare(self, batch: dict[str, Any], seed: int | None) -> dict[str, Any]:
         if "views" not in batch:

@@ -32,7 +32,7 @@ class ImageTask(Task):
         return train, torch_dataset(data, spec, train=False, rank=rank, world_size=world)
 
     def collate(self, rows: Any) -> dict[str, Any]:
-        return cast(dict[str, Any], collate(rows))
+        return collate(rows)
 
     def receive(self, batch: dict[str, Any]) -> dict[str, Any]:
         self.corrupt.add(cast(Any, batch))

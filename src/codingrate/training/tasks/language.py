@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...data import Blocks, Masking, RandomBlocks, Tokens, load_text, mask_own_tokens, mask_tokens, pack_text
+from ...data import Blocks, Masking, RandomBlocks, TokenFile, load_text, mask_own_tokens, mask_tokens, pack_text
 from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
 from ...models.language import CrateForCausalLM, CrateForMaskedLM
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class PackedText:
     """A text as token ids, and the tokenizer that made them."""
 
-    train: Tokens
-    validation: Tokens
+    train: TokenFile
+    validation: TokenFile
     tokenizer: PreTrainedTokenizerBase
     streaming: ClassVar[bool] = False
 
@@ -41,7 +41,7 @@ class LanguageTask(TextTask):
 
     evaluation_batch: ClassVar[int] = 1  # logits are as wide as the vocabulary
     kind: ClassVar[Literal["masked", "causal"]]
-    wrap: ClassVar[Literal["end", "both"]]
+    special_tokens: ClassVar[Literal["eos", "bos_eos"]]
 
     def load_data(self, folder: Path | None = None) -> PackedText:
         section, text = self.recipe.data, self.recipe.text
@@ -53,7 +53,9 @@ class LanguageTask(TextTask):
             where = text.cache or (None if folder is None else folder / "tokens")
             parts = {"train": data.train, "validation": data.validation}
             packed = {
-                split: pack_text(part, tokenizer, name=f"{data.name}-{split}", folder=where, wrap=self.wrap)
+                split: pack_text(
+                    part, tokenizer, name=f"{data.name}-{split}", folder=where, special_tokens=self.special_tokens
+                )
                 for split, part in parts.items()
             }
         return PackedText(**packed, tokenizer=tokenizer)
@@ -73,7 +75,7 @@ class CausalLM(LanguageTask):
     """The next token, cross-entropy. Windows of block + 1 tokens give `block` predictions each: drawn at random in
     training, as in nanoGPT, one after the other in evaluation."""
 
-    kind, wrap = "causal", "end"
+    kind, special_tokens = "causal", "eos"
 
     def build_model(self, data: PackedText) -> CratePreTrainedModel:
         return build_language_model(self.recipe, data.tokenizer, CrateForCausalLM, "crate-gpt-base")
@@ -115,7 +117,7 @@ class CausalLM(LanguageTask):
 class MaskedLM(LanguageTask):
     """Hidden tokens, cross-entropy over them: in training others every time, in evaluation each block's own."""
 
-    kind, wrap = "masked", "both"
+    kind, special_tokens = "masked", "bos_eos"
 
     def build_model(self, data: PackedText) -> CratePreTrainedModel:
         return build_language_model(self.recipe, data.tokenizer, CrateForMaskedLM, "crate-bert-base")

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...data import GLUE, SentenceData, SentenceRows, load_sentences, pad_batch
+from ...data import GLUE, SentenceData, SentenceDataset, load_sentences, sentence_collator
 from ...models.base import CratePreTrainedModel
 from ...models.presets import preset
 from ..processes import main_process_first
@@ -68,13 +68,13 @@ class SequenceClassification(TextTask):
         self.metrics = ("accuracy",) if found.classes else ("spearman", "pearson")
         if found.name in GLUE:
             self.metrics = GLUE[found.name].metrics
-        self.best = self.metrics[0]
+        self.best, self.collator = self.metrics[0], sentence_collator(data.tokenizer)
         options = (found.columns, data.tokenizer, self.recipe.text.max_length, found.label_column)
         first = next(iter(found.validation.values()))
-        return SentenceRows(found.train, *options), SentenceRows(first, *options)
+        return SentenceDataset(found.train, *options), SentenceDataset(first, *options)
 
     def collate(self, rows: Any) -> dict[str, Any]:
-        return dict(pad_batch(rows, self.tokenizer.pad_token_id))
+        return dict(self.collator(rows))
 
     def step(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> Step:
         labels, logits = batch["labels"], self._logits(model, batch)
