@@ -26,7 +26,7 @@ def stream(length, words=29):
 
 
 def packed(folder, texts):
-    return pack_text(TextDocuments(texts), load_tokenizer("bytes"), folder=folder, wrap="end")
+    return pack_text(TextDocuments(texts), load_tokenizer("bytes"), folder=folder, special_tokens="eos")
 
 
 @torch.no_grad()

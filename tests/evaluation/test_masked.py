@@ -15,7 +15,7 @@ BLOCK = 13
 
 def test_hidden_tokens_are_those_of_training(tmp_path):
     tokenizer = load_tokenizer("bytes", kind="masked")
-    tokens = pack_text(TextDocuments(["hidden words, " * 9]), tokenizer, folder=tmp_path, wrap="both")
+    tokens = pack_text(TextDocuments(["hidden words, " * 9]), tokenizer, folder=tmp_path, special_tokens="bos_eos")
     model = toys.build("masked-lm", vocab_size=261).double()
     reports = [masked_loss(model, tokens, tokenizer, batch_size=size) for size in (1, 4, 99)]
     ids = torch.from_numpy(tokens.array().astype(np.int64))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from codingrate.data import SentenceRows, load_tokenizer, pad_batch
+from codingrate.data import SentenceDataset, load_tokenizer, pad_batch
 from codingrate.evaluation import score_sentences
 from tests.models import toys
 from tests.refusals import refused
@@ -15,7 +15,7 @@ from tests.refusals import refused
 def rows(labels, columns=("sentence",)):
     text = {name: [f"{name} {'ab' * number}" for number in range(len(labels))] for name in columns}
     table = datasets.Dataset.from_dict({**text, "label": labels})
-    return SentenceRows(table, columns, load_tokenizer("bytes", kind="masked"), max_length=64)
+    return SentenceDataset(table, columns, load_tokenizer("bytes", kind="masked"), max_length=64)
 
 
 def classifier(labels):

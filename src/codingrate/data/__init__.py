@@ -16,22 +16,11 @@ if TYPE_CHECKING:
     from .documents import Documents, TextDocuments
     from .files import read_image
     from .glue import GLUE, GlueTask
-    from .loading import (
-        Batch,
-        ImageRows,
-        ImageStream,
-        ViewBatch,
-        ViewRows,
-        ViewStream,
-        collate,
-        collate_views,
-        torch_dataset,
-    )
+    from .loading import ImageDataset, ImageExample, ImageStream, collate, torch_dataset
     from .masking import Masking, mask_own_tokens, mask_tokens
-    from .packing import Tokens, pack_text, read_tokens, token_cache
+    from .packing import TokenFile, pack_text, read_tokens, token_cache
     from .photographs import sample_photographs
-    from .reading import Row, ViewRow
-    from .sentence_rows import SentenceRow, SentenceRows, pad_batch
+    from .sentence_rows import SentenceDataset, SentenceExample, sentence_collator
     from .sentences import SentenceData, load_sentences
     from .sources import ImageData, load_images
     from .splits import stratified_split
@@ -44,34 +33,28 @@ if TYPE_CHECKING:
 __all__ = [
     "GLUE",
     "Augment",
-    "Batch",
     "BatchAugment",
     "Blocks",
     "CorruptImages",
     "Documents",
     "GlueTask",
     "ImageData",
-    "ImageRows",
+    "ImageDataset",
+    "ImageExample",
     "ImageStream",
     "Masking",
     "RandomBlocks",
-    "Row",
     "SentenceData",
-    "SentenceRow",
-    "SentenceRows",
+    "SentenceDataset",
+    "SentenceExample",
     "TextData",
     "TextDocuments",
-    "Tokens",
+    "TokenFile",
     "UnreadableImageError",
     "ViewAugment",
-    "ViewBatch",
-    "ViewRow",
-    "ViewRows",
-    "ViewStream",
     "Views",
     "check_tokenizer",
     "collate",
-    "collate_views",
     "dataset_names",
     "decode_image",
     "id_count",
@@ -82,10 +65,10 @@ __all__ = [
     "mask_own_tokens",
     "mask_tokens",
     "pack_text",
-    "pad_batch",
     "read_image",
     "read_tokens",
     "sample_photographs",
+    "sentence_collator",
     "stratified_split",
     "text_names",
     "token_cache",
@@ -101,22 +84,11 @@ _HOMES = {
     "documents": ("Documents", "TextDocuments"),
     "files": ("read_image",),
     "glue": ("GLUE", "GlueTask"),
-    "loading": (
-        "Batch",
-        "ImageRows",
-        "ImageStream",
-        "ViewBatch",
-        "ViewRows",
-        "ViewStream",
-        "collate",
-        "collate_views",
-        "torch_dataset",
-    ),
+    "loading": ("ImageDataset", "ImageExample", "ImageStream", "collate", "torch_dataset"),
     "masking": ("Masking", "mask_own_tokens", "mask_tokens"),
-    "packing": ("Tokens", "pack_text", "read_tokens", "token_cache"),
+    "packing": ("TokenFile", "pack_text", "read_tokens", "token_cache"),
     "photographs": ("sample_photographs",),
-    "reading": ("Row", "ViewRow"),
-    "sentence_rows": ("SentenceRow", "SentenceRows", "pad_batch"),
+    "sentence_rows": ("SentenceExample", "SentenceDataset", "sentence_collator"),
     "sentences": ("SentenceData", "load_sentences"),
     "sources": ("ImageData", "load_images"),
     "splits": ("stratified_split",),

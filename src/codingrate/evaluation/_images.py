@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ..data import Augment, Batch, BatchAugment, CorruptImages, ImageData, Row, collate, torch_dataset
+from ..data import Augment, BatchAugment, CorruptImages, ImageData, ImageExample, collate, torch_dataset
 from ..errors import CrateError, unknown_name
 
 
@@ -76,6 +76,6 @@ def batches(
         yield normalize(batch["pixel_values"].to(place, non_blocking=True)), batch["labels"], good
 
 
-def _collate(rows: Sequence[Row]) -> tuple[Batch, list[bool]]:
+def _collate(rows: Sequence[ImageExample]) -> tuple[dict[str, Any], list[bool]]:
     """A batch, and which of its rows are in it: ReaL labels go by row, so a gap must be seen."""
     return collate(rows), [row["corrupt"] is None for row in rows]
