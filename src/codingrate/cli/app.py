@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -46,7 +46,7 @@ for name, verb in {
     "convert": train.convert,
     "bench": bench.bench,
 }.items():
-    app.command(name)(verb)
+    app.command(name)(cast(Any, verb))
 
 
 def _version(show: bool) -> None:
@@ -60,7 +60,9 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; works after a verb too.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; works after a verb too.")
+    ] = False,
 ) -> None:
     pass
 

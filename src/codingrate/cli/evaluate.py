@@ -23,7 +23,7 @@ from .output import (
 )
 
 if TYPE_CHECKING:
-    from ..runs import Run
+    pass
 
 
 class Benchmark(str, Enum):
@@ -139,7 +139,9 @@ def _show(report: Any, title: str) -> None:
 def detect(
     model: ModelArgument,
     data: Annotated[str, typer.Option(help="Folder of COCO or VOC images with annotations.")],
-    benchmark: Annotated[Benchmark, typer.Option(help="COCO: AP of MaskCut's objects. VOC: mIoU of attention maps.")] = Benchmark.coco,
+    benchmark: Annotated[
+        Benchmark, typer.Option(help="COCO: AP of MaskCut's objects. VOC: mIoU of attention maps.")
+    ] = Benchmark.coco,
     split: Annotated[str | None, typer.Option(help="Split of the annotations. Default: the benchmark's.")] = None,
     layer: Annotated[
         int | None, typer.Option(help="Layer to read, counted from the end. Default: -2 (CRATE), -1 (ViT).")
@@ -148,7 +150,9 @@ def detect(
         float | None,
         typer.Option(help="COCO: cosine above which patches are alike (0.15). VOC: share of attention kept (0.6)."),
     ] = None,
-    size: Annotated[int | None, typer.Option(min=1, help="Side in pixels of the image the model reads. Default: 480.")] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Side in pixels of the image the model reads. Default: 480.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Number of images. Default: all.")] = None,
     refine: Annotated[bool, typer.Option(help="COCO: refine masks to the edges of the image.")] = True,
     checkpoint: CheckpointOption = "last",
@@ -172,11 +176,12 @@ def detect(
     if as_json:
         print_json({"model": model, "benchmark": benchmark.value, **report.to_dict(), "folder": str(folder)})
     elif benchmark is Benchmark.coco:
-        _show_coco(report, f"{model} on {data}")
+        _show_coco(report.result, f"{model} on {data}")
         print(f"results in {folder}")
     else:
-        kept = f"masks of {report.mass:.0%} of the attention, {report.heads} head for each class"
-        print(f"mIoU {report.miou:.2%}, {report.images} images; {kept}; results in {folder}")
+        voc = report.result
+        kept = f"masks of {voc.mass:.0%} of the attention, {voc.heads} head for each class"
+        print(f"mIoU {voc.miou:.2%}, {voc.images} images; {kept}; results in {folder}")
 
 
 def _show_coco(report: Any, title: str) -> None:
@@ -211,6 +216,8 @@ def probe(
     as_json: Json = False,
 ) -> None:
     """Probe the features of a model with logistic regression or nearest neighbors."""
+    from .._files import write_json
+
     if k and method is not Method.knn:
         raise typer.BadParameter("--k is only for --method knn; leave it out")
     opened = open_run(run)
@@ -229,7 +236,7 @@ def probe(
         )
     folder = output or opened.output_folder("probe")
     for name, report in reports.items():
-        report.save(folder, f"{method.value}-{name}.json")
+        write_json(folder / f"{method.value}-{name}.json", report.to_dict())
     if as_json:
         about = {"run": run, "checkpoint": checkpoint, "data": reports["trained"].about["data"]}
         print_json({**about, "method": method.value, "probes": reports, "folder": str(folder)})

@@ -55,12 +55,16 @@ def inspect(
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples per forward pass.")] = 64,
     layers: Annotated[
         list[int] | None,
-        typer.Option(help="Layer to measure, from 0 or from the end; can be repeated. Default: all.", show_default=False),
+        typer.Option(
+            help="Layer to measure, from 0 or from the end; can be repeated. Default: all.", show_default=False
+        ),
     ] = None,
     eps: Annotated[
         float | None, typer.Option(help="Coding precision ε of the rates. Default: 0.5; with --measure released 0.1.")
     ] = None,
-    measure: Annotated[Measure, typer.Option(help="R^c as the paper defines it, or as the released script does.")] = Measure.paper,
+    measure: Annotated[
+        Measure, typer.Option(help="R^c as the paper defines it, or as the released script does.")
+    ] = Measure.paper,
     output: Annotated[Path | None, typer.Option(help="Folder for the report. Default: RUN/inspect.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -213,7 +217,12 @@ def segment(
             for note in notes:
                 print_note(note)
             segments = run.segment([picture], checkpoint=parse_checkpoint(checkpoint), **settings)[0]
-            about = {"image": str(path), "width": picture.width, "height": picture.height, "note": (notes or [None])[0]}
+            about = {
+                "image": str(path),
+                "width": picture.width,
+                "height": picture.height,
+                "note": notes[0] if notes else None,
+            }
             results.append({**about, **_save_segments(folder, name, picture, segments)})
             advance()
     if as_json:

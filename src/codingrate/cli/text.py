@@ -87,7 +87,9 @@ def fill(
 
 def perplexity(
     run: RunArgument,
-    data: Annotated[str | None, typer.Option(help="Text: a built-in name, a path or a hub id. Default: the run's.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Text: a built-in name, a path or a hub id. Default: the run's.")
+    ] = None,
     text_column: Annotated[str | None, typer.Option(help="Column of the text in a table given by --data.")] = None,
     separate: Annotated[
         str | None, typer.Option(help="Documents of --data: document, line or paragraph. Default: document.")

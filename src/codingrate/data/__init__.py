@@ -10,6 +10,7 @@ from .. import _lazy
 
 if TYPE_CHECKING:
     from .augment import Augment
+    from .batches import ImageBatch, image_batches, split_samples
     from .blocks import Blocks, RandomBlocks
     from .catalogue import dataset_names
     from .decode import CorruptImages, UnreadableImageError, decode_image
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from .glue import GLUE, GlueTask
     from .loading import ImageDataset, ImageExample, ImageStream, collate, torch_dataset
     from .masking import Masking, mask_own_tokens, mask_tokens
+    from .coco import load_coco
+    from .pictures import read_picture
+    from .voc import load_voc
     from .packing import TokenFile, pack_text, read_tokens, token_cache
     from .photographs import sample_photographs
     from .sentence_rows import SentenceDataset, SentenceExample, sentence_collator
@@ -31,6 +35,12 @@ if TYPE_CHECKING:
     from .views import Views, view_augments
 
 __all__ = [
+    "read_picture",
+    "load_coco",
+    "load_voc",
+    "ImageBatch",
+    "image_batches",
+    "split_samples",
     "GLUE",
     "Augment",
     "BatchAugment",
@@ -77,7 +87,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "pictures": ("read_picture",),
+    "coco": ("load_coco",),
+    "voc": ("load_voc",),
     "augment": ("Augment",),
+    "batches": ("ImageBatch", "image_batches", "split_samples"),
     "blocks": ("Blocks", "RandomBlocks"),
     "catalogue": ("dataset_names",),
     "decode": ("CorruptImages", "UnreadableImageError", "decode_image"),

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .._files import atomic_folder, write_json
-from ..data import Augment, CorruptImages, ImageData
+from ..data import Augment, CorruptImages, ImageData, image_batches, split_samples
 from ..errors import CrateError
 from ..models.base import eval_mode
-from ._images import batches, check_input, check_numbers, empty, split_rows
-from .inputs import image_paths, match_dtype, move_to_device
+from .inputs import check_image_input, image_paths, match_dtype, move_to_device
 
 _FORMAT = 2  # raise it when the files change, or when models compute other features from the same images
 _SAVING_FIELDS = ("architectures", "dtype", "transformers_version")  # config fields that do not affect the features
@@ -64,18 +63,16 @@ def extract_features(
 
     With a `cache` folder, features are written to a file batch by batch and memory-mapped afterwards, so no more than
     one batch is held in memory. They are reused if the model's class, config and weights, the images and the crops are
-    the same; streams cannot be compared and are always read again. The other arguments are those of `classify`.
+    the same; streams cannot be compared and are always read again. `limit` takes a number of
+    images, balanced over classes; `progress` is called after each batch with its number of images.
     """
     function: Any = getattr(model, "features", None)
     if not callable(function):
         raise CrateError(f"a {type(model).__name__} computes no image features; use a vision model")
-    check_input(model, augment)
-    check_numbers(batch_size, workers, limit)
-    dataset, indices = split_rows(data, split, limit)
-    dataset = dataset if indices is None else dataset.select(indices)
+    check_image_input(model, augment)
     stored = None
     if cache is not None:
-        key = _cache_key(model, data, dataset, split, augment)
+        key = _cache_key(model, data, split_samples(data, split, limit), split, augment)
         stored = _FeatureFolder(Path(cache) / f"{split}-{key[:16]}", key, data.classes)
         cached = None if data.streaming else stored.read()
         if cached is not None:
@@ -86,21 +83,25 @@ def extract_features(
                 progress(len(cached) + len(cached.corrupt))
             return cached
     corrupt, names = CorruptImages(max_corrupt), list[str]()
-    target = move_to_device(model, device)
-    images = batches(data, dataset, augment, corrupt, place=target, batch_size=batch_size, workers=workers)
+    batches = image_batches(
+        data,
+        augment,
+        split=split,
+        limit=limit,
+        batch_size=batch_size,
+        workers=workers,
+        device=move_to_device(model, device),
+        corrupt=corrupt,
+    )
 
     def blocks() -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-        count = 0
-        for pixels, labels, readable in images:
-            if any(readable):
+        for batch in batches:
+            if len(batch.labels):
                 with torch.inference_mode():  # ends before each yield, so the caller's code does not run in it
-                    features = function(match_dtype(model, pixels))
-                yield _as_array(features, len(labels)), labels.numpy()
-            count += len(readable)
+                    features = function(match_dtype(model, batch.pixel_values))
+                yield _as_array(features, len(batch.labels)), batch.labels.numpy()
             if progress is not None:
-                progress(len(readable))
-        if not count:
-            raise empty(data, split)
+                progress(len(batch.readable))
         names.extend(corrupt.finish())
 
     with eval_mode(model):

@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..data import TokenFile
+from ..data import Augment, TokenFile
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
+
 
 def move_to_device(model: nn.Module, device: torch.device | str | None) -> torch.device:
     """Move the model to `device`, if one is given, and return the device the model is on."""
@@ -27,6 +28,16 @@ def move_to_device(model: nn.Module, device: torch.device | str | None) -> torch
 def match_dtype(model: nn.Module, pixels: Tensor) -> Tensor:
     """Return the pixels in the floating point type of the model's parameters."""
     return pixels.to(next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), pixels.dtype))
+
+
+def check_image_input(model: nn.Module, augment: Augment) -> None:
+    """Raise an error if the model's config, where it has one, does not fit the crops of `augment`."""
+    config = getattr(model, "config", None)
+    channels, patch = getattr(config, "num_channels", None), getattr(config, "patch_size", None)
+    if channels is not None and channels != augment.channels:
+        raise CrateError(f"augment.channels is {augment.channels}, but the model reads num_channels={channels}")
+    if isinstance(patch, int) and augment.image_size % patch:  # another image size than in training is allowed
+        raise CrateError(f"augment.image_size {augment.image_size} is not divisible by the model's patch_size {patch}")
 
 
 def image_paths(dataset: Any, column: str) -> list[str]:

@@ -48,9 +48,7 @@ def recipe_header(name: str) -> dict[str, str]:
     return header
 
 
-def load_recipe(
-    name: str, overrides: Iterable[str] | Mapping[str, Any] = (), variant: str | None = None
-) -> Recipe:
+def load_recipe(name: str, overrides: Iterable[str] | Mapping[str, Any] = (), variant: str | None = None) -> Recipe:
     """Load a recipe by name or path, apply one of its variants, then the overrides.
 
     Overrides are `key=value` strings, or a mapping such as `{"optimizer.lr": 1e-3}`.

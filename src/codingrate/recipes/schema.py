@@ -16,7 +16,9 @@ from ..errors import CrateError
 MUST_GIVE = "???"
 """Value of `model.from` or `data.name` in a recipe that needs the user to choose one."""
 
-TaskName = Literal["classification", "autoencoding", "distillation", "causal-lm", "masked-lm", "sequence-classification"]
+TaskName = Literal[
+    "classification", "autoencoding", "distillation", "causal-lm", "masked-lm", "sequence-classification"
+]
 
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -24,10 +26,10 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
-section = dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+_CONFIG = ConfigDict(extra="forbid")
 
 
-@section
+@dataclass(frozen=True, config=_CONFIG)
 class ModelSection:
     """The model to train, and the weights it starts from."""
 
@@ -41,7 +43,7 @@ class ModelSection:
     """Train only the head."""
 
 
-@section
+@dataclass(frozen=True, config=_CONFIG)
 class DataSection:
     """The images or text, and how they are read."""
 
@@ -65,7 +67,7 @@ class DataSection:
     """Share of unreadable images above which training stops."""
 
 
-@section
+@dataclass(frozen=True, config=_CONFIG)
 class TextSection:
     """How text becomes tokens."""
 
@@ -102,7 +104,7 @@ TEXT_TASKS: dict[str, tuple[str, ...]] = {
 """The tasks on text, with the keys of the `text` section that each of them reads."""
 
 
-@section
+@dataclass(frozen=True, config=_CONFIG)
 class OptimizerSection:
     """The optimizer and the loss."""
 
@@ -128,7 +130,7 @@ class OptimizerSection:
     """Share of the target that is spread evenly over all classes."""
 
 
-@section
+@dataclass(frozen=True, config=_CONFIG)
 class ScheduleSection:
     """Length of training, batch size and learning-rate schedule."""
 
@@ -150,7 +152,7 @@ class ScheduleSection:
     """Learning rate at the end."""
 
 
-@section
+@dataclass(frozen=True, config=_CONFIG)
 class DistillationSection:
     """How the student learns from the teacher (DINO)."""
 
@@ -170,7 +172,7 @@ class DistillationSection:
     """Epochs during which the last layer of the projection head is frozen."""
 
 
-@section
+@dataclass(frozen=True, config=_CONFIG)
 class RunSection:
     """How the run is executed: seed, precision, evaluation, checkpoints and logs."""
 
@@ -204,7 +206,7 @@ class RunSection:
     """Number of images or text samples in that batch."""
 
 
-@section
+@dataclass(frozen=True, config=_CONFIG)
 class Recipe:
     """One experiment."""
 

@@ -22,6 +22,7 @@ from ..models.base import CratePreTrainedModel
 from ..models.layers import Layer
 from ..recipes import Recipe, load_recipe
 from ..tasks import Task
+from ..tasks.base import first_samples
 from .callbacks import AverageWeights, Layerwise, Metrics, ProgressLine, SavedModels, TaskHooks
 from .run import Run
 from .trainer import CrateTrainer
@@ -163,13 +164,6 @@ def sharding(model: nn.Module | None) -> dict[str, Any]:
     """
     layers = {type(layer).__name__ for layer in (model.modules() if model else ()) if isinstance(layer, Layer)}
     return {"transformer_layer_cls_to_wrap": sorted(layers), "state_dict_type": "SHARDED_STATE_DICT"}
-
-
-def first_samples(dataset: Any, count: int) -> list[Any]:
-    """Return the first samples of a dataset or a stream."""
-    if hasattr(dataset, "__len__"):
-        return [dataset[index] for index in range(min(count, len(dataset)))]
-    return [sample for sample, _ in zip(dataset, range(count), strict=False)]
 
 
 def save_model(trainer: CrateTrainer, folder: Path) -> None:

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CrateError
+from ..evaluation.inputs import check_image_input, match_dtype
 from ..models.autoencoder import CrateForMaskedAutoencoding, kept_patches, random_mask
-from ..models.base import CratePreTrainedModel
-from ..evaluation.inputs import match_dtype
-from ..models.base import eval_mode
-from .base import Step, generator
+from ..models.base import CratePreTrainedModel, eval_mode
+from .base import Step, first_samples, generator
 from .images import ImageTask, MeasuredSplit
 from .reports import Reconstruction, ReconstructionReport
 
@@ -81,9 +80,7 @@ class Autoencoding(ImageTask):
 
     def reconstruct_samples(self, model: CratePreTrainedModel, count: int, seed: int = 0) -> Reconstruction:
         """Reconstruct the first readable images of the test split."""
-        dataset = self.datasets()[1]
-        numbered = enumerate(dataset[i] for i in range(len(dataset))) if hasattr(dataset, "__len__") else enumerate(dataset)
-        samples = [(index, sample) for (index, sample), _ in zip(numbered, range(count), strict=False)]
+        samples = enumerate(first_samples(self.datasets()[1], count))
         readable = [(index, sample) for index, sample in samples if sample["corrupt"] is None]
         pixels = self.layerwise_batch([sample for _, sample in readable])[0]
         return self.reconstruct_pixels(model, [f"test image {index}" for index, _ in readable], pixels, seed)
@@ -96,7 +93,7 @@ class Autoencoding(ImageTask):
         A model whose targets are normalized patches knows each patch only up to its mean and scale; these are taken
         from the original.
         """
-        self.check_input(model)
+        check_image_input(model, self.recipe.augment)
         autoencoder = cast(CrateForMaskedAutoencoding, model)
         config = model.config
         pixels = pixels.to(model.device)

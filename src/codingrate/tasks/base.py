@@ -253,6 +253,13 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def first_samples(dataset: Any, count: int) -> list[Any]:
+    """Return the first samples of a dataset or a stream."""
+    if hasattr(dataset, "__len__"):
+        return [dataset[index] for index in range(min(count, len(dataset)))]
+    return [sample for sample, _ in zip(dataset, range(count), strict=False)]
+
+
 def freeze_body(model: nn.Module, head: tuple[str, ...]) -> None:
     """Freeze all parameters except those whose name starts with one of the prefixes in `head`."""
     for name, parameter in model.named_parameters():

@@ -13,11 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import CrateError
-from ..evaluation.imagenet_real import real_accuracy, real_labels_of
-from ..models.base import CratePreTrainedModel
+from ..evaluation.imagenet_real import real_accuracy, match_real_labels
+from ..evaluation.inputs import check_image_input, match_dtype
+from ..models.base import CratePreTrainedModel, eval_mode
 from ..models.classifier import CrateForImageClassification
-from ..evaluation.inputs import match_dtype
-from ..models.base import eval_mode
 from .base import Progress, Step, Values, expect_model, freeze_body
 from .images import ImageTask, MeasuredSplit
 from .reports import ClassificationReport, classification_report
@@ -88,7 +87,7 @@ class Classification(ImageTask):
     ) -> ClassificationReport:
         """Evaluate on the test split and add the accuracy by ImageNet's ReaL labels (real.json)."""
         self._check_head(model)
-        accepted = real_labels_of(self.data, self.data.test, labels)
+        accepted = match_real_labels(self.data, self.data.test, labels)
         measured = self.measure_split(model, "test", batch_size, progress)
         predictions = measured.values["prediction"].astype(np.int64)
         kept = [accepted[index] for index in np.flatnonzero(measured.readable)]
@@ -106,7 +105,7 @@ class Classification(ImageTask):
         expect_model(model, CrateForImageClassification, self.recipe.task)
         if model.config.num_labels == 0:
             return super().predict(model, inputs)
-        self.check_input(model)
+        check_image_input(model, self.recipe.augment)
         with eval_mode(model), torch.inference_mode():
             pixels = match_dtype(model, self.read(inputs).to(model.device))
             logits = cast(Any, model)(pixel_values=pixels).logits.float()
@@ -115,9 +114,9 @@ class Classification(ImageTask):
 
 def labeled_scores(model: CratePreTrainedModel, probabilities: Tensor) -> list[list[dict[str, Any]]]:
     """Return probabilities (batch, classes) as lists of labels with scores, the highest first."""
-    names = model.config.id2label or {}
+    names: Any = model.config.id2label or {}
     scores, indices = probabilities.cpu().sort(descending=True)
     return [
-        [{"label": str(names.get(int(i), int(i))), "score": float(s)} for s, i in zip(row, order, strict=True)]
+        [{"label": names[int(i)], "score": float(s)} for s, i in zip(row, order, strict=True)]
         for row, order in zip(scores, indices, strict=True)
     ]

@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from .._state import quiet_transformers, seeded
 from ..data import check_tokenizer
 from ..errors import CrateError

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -27,10 +26,9 @@ from ..data import (
     torch_dataset,
 )
 from ..errors import CrateError
-from ..models.base import CratePreTrainedModel
+from ..evaluation.inputs import check_image_input, match_dtype
+from ..models.base import CratePreTrainedModel, eval_mode
 from ..models.loading import load_model, transfer_body
-from ..evaluation.inputs import match_dtype
-from ..models.base import eval_mode
 from ..models.presets import create_model
 from ..models.processing import image_processor
 from ..recipes.schema import MUST_GIVE, Recipe
@@ -53,8 +51,6 @@ class MeasuredSplit:
 class ImageTask(Task):
     """Learning from images."""
 
-    data: ImageData
-
     def __init__(self, recipe: Recipe, paths: TaskPaths | None = None) -> None:
         super().__init__(recipe, paths)
         self.augment = BatchAugment(recipe.augment)
@@ -66,7 +62,7 @@ class ImageTask(Task):
         return type(self)(replace(other.recipe, data=columns), self.paths)
 
     @cached_property
-    def data(self) -> ImageData:  # type: ignore[no-redef]
+    def data(self) -> ImageData:
         section = self.recipe.data
         return load_images(
             self.recipe.data_name,
@@ -80,16 +76,26 @@ class ImageTask(Task):
 
     @property
     def processor(self) -> Any:
-        return image_processor(self.recipe.augment)
+        augment = self.recipe.augment
+        mean, std = augment.normalization
+        return image_processor(
+            augment.image_size,
+            augment.channels,
+            mean=mean,
+            std=std,
+            interpolation=augment.interpolation,
+            crop=augment.evaluation_crop,
+            ratio=augment.evaluation_ratio,
+        )
 
     def datasets(self, rank: int = 0, world_size: int = 1) -> tuple[Any, Any]:
-        recipe, process = self.recipe, {"rank": rank, "world_size": world_size}
+        recipe, process = self.recipe, cast(Any, {"rank": rank, "world_size": world_size})
         views = recipe.views if recipe.task == "distillation" else None
         train = torch_dataset(self.data, recipe.augment, train=True, seed=recipe.run.seed, views=views, **process)
         return train, torch_dataset(self.data, recipe.augment, train=False, **process)
 
     def collate(self, samples: Any) -> dict[str, Any]:
-        return cast(dict[str, Any], collate(samples))
+        return collate(samples)
 
     def on_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         self.corrupt.add(cast(Any, batch))
@@ -155,7 +161,7 @@ class ImageTask(Task):
         self, model: CratePreTrainedModel, split: str, batch_size: int, progress: Progress | None
     ) -> MeasuredSplit:
         """Measure every image of a split, with the evaluation crop, in eval mode."""
-        self.check_input(model)
+        check_image_input(model, self.recipe.augment)
         corrupt, readable = CorruptImages(self.recipe.data.max_corrupt), list[bool]()
 
         def measured() -> Iterator[dict[str, Tensor]]:
@@ -186,19 +192,6 @@ class ImageTask(Task):
                 raise CrateError("the loss is not finite: training diverged or the model's file is damaged")
         return MeasuredSplit(values, self.data, split, names, readable, seconds)
 
-    def check_input(self, model: CratePreTrainedModel) -> None:
-        """Refuse images that the model cannot read."""
-        config, augment = model.config, self.recipe.augment
-        if config.num_channels != augment.channels:
-            raise CrateError(
-                f"augment.channels is {augment.channels}, but the model reads {config.num_channels} channels"
-            )
-        if augment.image_size % config.patch_size:
-            raise CrateError(
-                f"augment.image_size {augment.image_size} is not divisible by the model's patch_size "
-                f"{config.patch_size}"
-            )
-
     # Prediction and inspection
 
     def read(self, images: Sequence[Any]) -> Tensor:
@@ -208,7 +201,7 @@ class ImageTask(Task):
 
     def predict(self, model: CratePreTrainedModel, inputs: Sequence[Any]) -> list[Any]:
         """Return the features of every image, (width,)."""
-        self.check_input(model)
+        check_image_input(model, self.recipe.augment)
         with eval_mode(model), torch.inference_mode():
             pixels = match_dtype(model, self.read(inputs).to(model.device))
             return list(cast(Any, model).features(pixels).float().cpu())

@@ -29,9 +29,8 @@ from ..data import (
 )
 from ..errors import CrateError
 from ..evaluation import Candidate, NGram, fill_masks, next_token_losses, perplexity, unigram_cross_entropy
-from ..models.base import CratePreTrainedModel
+from ..models.base import CratePreTrainedModel, eval_mode
 from ..models.language import CrateForCausalLM, CrateForMaskedLM
-from ..models.base import eval_mode
 from .base import Progress, Samples, Step, Task, Values, collect, expect_model, generator, weighted_means
 from .reports import MaskedReport
 from .text import TextTask, choose_split, chunks, evenly_spaced
@@ -57,7 +56,6 @@ class LanguageTask(TextTask):
     evaluation_batch_size: ClassVar[int] = 1  # logits are as wide as the vocabulary
     kind: ClassVar[Literal["masked", "causal"]]
     special_tokens: ClassVar[Literal["eos", "bos_eos"]]
-    data: TokenizedText
 
     def with_data(
         self,
@@ -74,7 +72,7 @@ class LanguageTask(TextTask):
         return type(self)(replace(other.recipe, text=text), self.paths)
 
     @cached_property
-    def data(self) -> TokenizedText:  # type: ignore[no-redef]
+    def data(self) -> TokenizedText:
         section = self.recipe.text
         with main_process_first():
             text = load_text(

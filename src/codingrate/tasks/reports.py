@@ -216,7 +216,9 @@ class Reconstruction:
 
     def pictures(self) -> list[list[Image]]:
         """Return the original, masked and reconstructed picture of each image."""
-        return [list(row) for row in zip(*(to_pictures(part, self.normalization) for part in self.columns), strict=True)]
+        return [
+            list(row) for row in zip(*(to_pictures(part, self.normalization) for part in self.columns), strict=True)
+        ]
 
     def save(self, path: str | Path, scale: int | None = None) -> Path:
         """Write all pictures side by side to one PNG file; small images are enlarged without blur."""

@@ -18,11 +18,10 @@ from .._state import seeded
 from ..data import GLUE, SentenceData, SentenceDataset, load_sentences
 from ..errors import CrateError
 from ..evaluation import bag_of_words_metrics, sentence_metrics
-from ..models.base import CrateModel, CratePreTrainedModel
+from ..models.base import CrateModel, CratePreTrainedModel, eval_mode
 from ..models.config import CrateConfig
 from ..models.language import CrateForSequenceClassification
 from ..models.loading import inherited_config, load_body, load_model
-from ..models.base import eval_mode
 from ..models.presets import build_config, preset
 from .base import Progress, Samples, Step, Task, Values, collect, expect_model, freeze_body
 from .classification import labeled_scores
@@ -47,10 +46,9 @@ class SequenceClassification(TextTask):
     """Cross-entropy of classes, or squared error of numbers, measured by the metrics of the GLUE task."""
 
     higher_is_better = True
-    data: LabeledText
 
     @cached_property
-    def data(self) -> LabeledText:  # type: ignore[no-redef]
+    def data(self) -> LabeledText:
         recipe, share = self.recipe, self.recipe.data.test_share
         with main_process_first():
             sentences = load_sentences(

@@ -30,7 +30,7 @@ class TextTask(Task):
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer of the run."""
-        return self.data.tokenizer  # type: ignore[no-any-return]
+        return self.data.tokenizer
 
     @property
     def processor(self) -> Any:
