@@ -1,34 +1,19 @@
 """Evaluation beyond a task's own metrics: probes, baselines, COCO and VOC objects, ReaL labels, language models."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from .. import _lazy
-
-if TYPE_CHECKING:
-    from .bag_of_words import bag_of_words_metrics
-    from .classification import classify
-    from .features import Features, extract_features, pixel_features
-    from .glue import glue_average, score_sentences, sentence_metrics
-    from .imagenet_real import read_real_labels, real_accuracy
-    from .language import (
-        Candidate,
-        LambadaReport,
-        PerplexityReport,
-        fill_masks,
-        lambada_accuracy,
-        perplexity,
-        sampled_loss,
-    )
-    from .masked import MaskedReport, masked_loss
-    from .ngram import NGram, unigram_cross_entropy
-    from .objects import CocoReport, Detection, VocReport, coco_precision, voc_overlap
-    from .picture import confusion_picture
-    from .probe import ProbeReport, knn_probe, logistic_probe, probe_features, probe_steps
-    from .reconstruction import ReconstructionReport, own_masks, reconstruct, reconstructed, reconstruction_picture
-    from .report import ClassAccuracy, ClassificationReport
-    from .samples import image_batches
+from .bag_of_words import bag_of_words_metrics
+from .classification import classify
+from .features import Features, extract_features, pixel_features
+from .glue import glue_average, score_sentences, sentence_metrics
+from .imagenet_real import read_real_labels, real_accuracy
+from .language import Candidate, LambadaReport, PerplexityReport, fill_masks, lambada_accuracy, perplexity, sampled_loss
+from .masked import MaskedReport, masked_loss
+from .ngram import NGram, unigram_cross_entropy
+from .objects import CocoReport, Detection, VocReport, coco_precision, voc_overlap
+from .picture import confusion_picture
+from .probe import ProbeReport, knn_probe, logistic_probe, probe_features, probe_steps
+from .reconstruction import ReconstructionReport, own_masks, reconstruct, reconstructed, reconstruction_picture
+from .report import ClassAccuracy, ClassificationReport
+from .samples import image_batches
 
 __all__ = [
     "Candidate",
@@ -72,29 +57,3 @@ __all__ = [
     "unigram_cross_entropy",
     "voc_overlap",
 ]
-
-_HOMES = {
-    "bag_of_words": ("bag_of_words_metrics",),
-    "classification": ("classify",),
-    "features": ("Features", "extract_features", "pixel_features"),
-    "glue": ("glue_average", "score_sentences", "sentence_metrics"),
-    "imagenet_real": ("read_real_labels", "real_accuracy"),
-    "language": (
-        "Candidate",
-        "LambadaReport",
-        "PerplexityReport",
-        "fill_masks",
-        "lambada_accuracy",
-        "perplexity",
-        "sampled_loss",
-    ),
-    "masked": ("MaskedReport", "masked_loss"),
-    "ngram": ("NGram", "unigram_cross_entropy"),
-    "objects": ("CocoReport", "Detection", "VocReport", "coco_precision", "voc_overlap"),
-    "picture": ("confusion_picture",),
-    "probe": ("ProbeReport", "knn_probe", "logistic_probe", "probe_features", "probe_steps"),
-    "reconstruction": ("ReconstructionReport", "own_masks", "reconstruct", "reconstructed", "reconstruction_picture"),
-    "report": ("ClassAccuracy", "ClassificationReport"),
-    "samples": ("image_batches",),
-}
-__getattr__, __dir__ = _lazy.attach(__name__, {name: home for home, names in _HOMES.items() for name in names})
