@@ -342,7 +342,7 @@ def places(gpt, bert, tmp_path):
         (["generate", "GPT"], 2, "'prompt'"),
         (["fill", "BERT", ""], 1, "the text is empty"),
         (["fill", "BERT", "no mask"], 1, "there is no mask in the text; write <mask>"),
-        (["fill", "BERT", "x" * 32 + "<mask>"], 1, "35 tokens long, the model reads 32"),
+        (["fill", "BERT", "x" * 32 + "<mask>"], 1, "has 35 tokens, but the model's context length is 32"),
         (["fill", "GPT", "<mask>"], 1, "holds a CrateForCausalLM; crate fill takes a masked language model"),
         (["fill", "BERT", "<mask>", "--top", "0"], 2, "--top"),
         (["perplexity", "BERT"], 1, "crate perplexity takes a causal language model"),
