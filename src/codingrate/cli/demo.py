@@ -28,10 +28,10 @@ def demo(
             name: train(load_recipe("digits", [*changes, *overrides]), Path(folder) / name, quiet=as_json)
             for name, changes in (("crate", []), ("vit", TWIN))
         }
-        from ..inspection.across import across_training, picture
+        from ..inspection import across_training, save_history_figure
 
         layers = {name: across_training(Path(folder) / name / "metrics.jsonl") for name in runs}
-        picture(layers["crate"], output / "layers.png")
+        save_history_figure(layers["crate"], output / "layers.png")
     result: dict[str, Any] = {
         "models": {
             name: {"accuracy": run.metrics["top1"], "parameters": run.parameters, "seconds": run.seconds}
@@ -80,8 +80,8 @@ def show(result: dict[str, Any]) -> None:
         "to lower it. Non-zero is what ISTA leaves of each token; it is built to leave little. The paper expects both\n"
         "to fall from layer to layer."
     )
-    from ..inspection.across import verdict
+    from ..inspection import describe_training
 
-    print("Measured here: " + verdict(before, after))
+    print("Measured here: " + describe_training(before, after))
     print(f"Picture: {result['picture']}")
     print("Next: crate train digits, crate evaluate runs/digits, crate inspect runs/digits, crate bench, crate recipes")

@@ -36,7 +36,7 @@ def evaluate_objects(
     opened = open_vision_model(str(run), which)
     if opened.model.config.num_channels != 3:
         raise CrateError(f"{run}: reads {opened.model.config.num_channels} channel(s); --task {task} has colour images")
-    from ..inspection.segment import default_layer, default_side
+    from ..inspection import default_layer, default_side
 
     config = opened.model.config
     layer = default_layer(config) if layer is None else layer
@@ -74,12 +74,12 @@ def evaluate_objects(
 def _detections(opened: Vision, objects: Any, **options: Any) -> list[Any]:
     """What MaskCut finds in every image."""
     from ..evaluation.coco import Detection
-    from ..inspection.segment import segment
+    from ..inspection import find_objects
 
     found = []
     with progress("maskcut", len(objects.images)) as advance:
         for image in objects.images:
-            parts = segment(opened.model, image.read(), opened.augment, **options)
+            parts = find_objects(opened.model, image.read(), opened.augment, **options)
             found += [Detection.of(image.id, part.mask, part.box, part.score) for part in parts]
             advance()
     return found
@@ -87,8 +87,7 @@ def _detections(opened: Vision, objects: Any, **options: Any) -> list[Any]:
 
 def _maps(opened: Vision, images: Any, layer: int, size: int) -> Iterator[Any]:
     """The class token's attention maps and the classes of every image."""
-    from ..inspection import attention_maps
-    from ..inspection.segment import square_input
+    from ..inspection import attention_maps, square_input
 
     with progress("attention", len(images)) as advance:
         for entry in images:

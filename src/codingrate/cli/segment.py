@@ -13,7 +13,7 @@ from .vision import open_vision_model, picture_names, say_note, write_pictures
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..inspection.segment import Segment
+    from ..inspection import Segment
 
 
 def segment(
@@ -35,7 +35,7 @@ def segment(
     """Find objects by MaskCut on a layer's projections; write an overlay and a mask per object, print the boxes."""
     opened = open_vision_model(model, which)
     from ..data.pictures import read_picture
-    from ..inspection.segment import segment as find
+    from ..inspection import find_objects
 
     folder = output or (opened.folder or Path(".")) / "segments"
     found: list[dict[str, Any]] = []
@@ -44,7 +44,7 @@ def segment(
             image, note = read_picture(path, opened.model.config.num_channels)
             if note is not None:
                 say_note(note)
-            parts = find(
+            parts = find_objects(
                 opened.model, image, opened.augment,
                 masks=masks, threshold=threshold, layer=layer, refine=refine, side=size,
             )  # fmt: skip
@@ -68,7 +68,7 @@ def _written(folder: Path, name: str, image: Any, parts: Sequence[Segment]) -> d
     """Write the overlay and the masks, and say where they are."""
     from PIL import Image
 
-    from ..inspection.overlay import overlay
+    from ..inspection import overlay
 
     pictures = {f"{name}-overlay.png": overlay(image, parts)}
     for number, part in enumerate(parts, 1):
