@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..inspection.ncut import affinity, normalized_cut
+from ..inspection.segment.cuts import affinity, normalized_cut
 from .timing import Progress, medians
 
 WIDTH, RANK = 384, 8

@@ -1,0 +1,171 @@
+"""Run a model and keep Z^ℓ, Z^{ℓ+½}, the bases, the dictionaries and the attention of its layers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ...errors import CrateError
+from ...models.base import CratePreTrainedModel
+from ...models.config import CrateConfig
+from ...models.distillation import CrateForSelfDistillation
+from ...models.layers import DecoderLayer, EncoderLayer
+from ...operators import DictionarySparsifier, OvercompleteDictionary, SubspaceAttention
+
+TextBatch = Mapping[str, Tensor]
+"""`input_ids` (batch, n), `attention_mask` if the texts differ in length, and other arguments of the model."""
+
+
+@dataclass(frozen=True)
+class ForwardTrace:
+    """The intermediate values of one forward pass by layer; the layers of a decoder follow those of the encoder.
+
+    Tokens are None for layers that were not traced.
+    """
+
+    tokens: tuple[Tensor, ...]
+    """Z^1 … Z^{L+1}, each (batch, n, d)."""
+    compressed: tuple[Tensor, ...]
+    """Z^{1+½} … Z^{L+½}, each (batch, n, d): after attention, before the sparsifier. In a decoder: after synthesis."""
+    bases: tuple[Tensor | None, ...]
+    """U^1 … U^L, each (K, d, p); None if the attention has no subspaces (`mhsa`)."""
+    dictionaries: tuple[Tensor | None, ...]
+    """D^1 … D^L, each (d, m), or E in a decoder; None if the layer has no dictionary (`mlp`)."""
+    layers: tuple[EncoderLayer | DecoderLayer, ...]
+    """The layer modules."""
+    encoder_depth: int
+    """Number of encoder layers; the remaining layers belong to the decoder."""
+    mask: Tensor | None = None
+    """True for real tokens and False for padding, (batch, n)."""
+    decoder_input: Tensor | None = None
+    """Input of the first decoder layer of an autoencoder."""
+
+    def attention_input(self, layer: int) -> Tensor:
+        """Return the input of a layer's attention, (batch, n, d): its norm of Z^ℓ, or of Z^{ℓ+½} in a decoder."""
+        index = range(len(self.layers))[layer]
+        module, z = self.layers[index], self.tokens[index]
+        if isinstance(module, DecoderLayer):
+            z = self.compressed[index]
+        elif index == self.encoder_depth and self.decoder_input is not None:
+            z = self.decoder_input
+        if z is None:
+            raise CrateError(f"layer {layer} was not traced; add it to `layers`")
+        with torch.no_grad():
+            return module.attention_input(z)
+
+    def attention(self, layer: int) -> Tensor:
+        """Compute the attention weights of one layer from the tokens that it read, (batch, K, n, n)."""
+        with torch.no_grad():
+            weights: Tensor | None = self.layers[layer].attention(self.attention_input(layer), self.mask, True)[1]
+        if weights is None:
+            raise CrateError("attention 'tssa' has no weights between pairs of tokens; use a model with 'mssa'")
+        return weights
+
+
+@torch.no_grad()
+def trace(
+    model: CratePreTrainedModel, inputs: Tensor | Mapping[str, Any], layers: Collection[int] | None = None
+) -> ForwardTrace:
+    """Run `model` on pixel values, ids or a mapping of arguments, and return the intermediate values by layer.
+
+    The forward pass returns its own intermediates, so no hook is set. Memory: 2L + 1 copies of the tokens
+    (batch, n, d) for all L layers, or at most 3 for each of the chosen `layers`. Layers count from 0, or from the end
+    if negative; decoder layers come after encoder layers. Attention weights (batch, K, n, n) are computed on request.
+    """
+    if isinstance(inputs, Tensor):
+        inputs = {"pixel_values" if model.config.modality == "vision" else "input_ids": inputs}
+    body = model.teacher if isinstance(model, CrateForSelfDistillation) else model  # the part that reads the tokens
+    modules = tuple(m for m in body.modules() if isinstance(m, (EncoderLayer, DecoderLayer)))
+    chosen = True if layers is None else layer_indices(layers, len(modules))
+    output = model(**inputs, output_hidden_states=chosen, return_dict=True)
+    mask = inputs.get("attention_mask")
+    return ForwardTrace(
+        tokens=output.hidden_states,
+        compressed=output.compressed_states,
+        bases=tuple(bases_of(module) for module in modules),
+        dictionaries=tuple(dictionary_of(module) for module in modules),
+        layers=modules,
+        encoder_depth=model.config.num_hidden_layers,
+        mask=None if mask is None else mask.bool(),
+        decoder_input=getattr(output, "decoder_input", None),
+    )
+
+
+@dataclass(frozen=True)
+class TextPass:
+    """One batch of text and the trace of the model's body on it."""
+
+    ids: Tensor
+    """(batch, n)."""
+    real: Tensor
+    """True where a token is not padding, (batch, n)."""
+    labels: Tensor | None
+    """Ids to predict, −100 at other positions, (batch, n); None if the batch has no labels."""
+    trace: ForwardTrace
+    """Z^ℓ and Z^{ℓ+½}, on the model's device."""
+
+
+def text_passes(
+    model: CratePreTrainedModel, batches: Iterable[TextBatch], layers: Collection[int] | None = None
+) -> Iterator[TextPass]:
+    """Trace batches of text one after another, in all layers or in some; the caller sets evaluation mode.
+
+    Only the body of the model runs. The head is expensive for a large vocabulary, so callers apply it to the tokens
+    that they need.
+    """
+    if model.config.modality != "text":
+        raise CrateError(f"this {type(model).__name__} reads images; use a text model")
+    body, count = cast(CratePreTrainedModel, model.base_model), 0
+    for batch in batches:
+        inputs = {name: value.to(model.device) for name, value in batch.items()}
+        labels = inputs.pop("labels", None)
+        ids = inputs["input_ids"]
+        mask = inputs.get("attention_mask")
+        real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+        yield TextPass(ids, real, labels, trace(body, inputs, layers))
+        count += 1
+    if count == 0:
+        raise CrateError("there are no batches of text; give at least one")
+
+
+def layer_index(layer: int, depth: int) -> int:
+    """Return the index from 0 of a layer that counts from 0, or from the end if negative, among `depth` layers."""
+    if not -depth <= layer < depth:
+        raise CrateError(f"layer {layer} is out of range; the model has {depth} layers, {-depth} to {depth - 1}")
+    return layer % depth
+
+
+def layer_indices(layers: Iterable[int | str] | None, depth: int) -> list[int]:
+    """Return the indices of layers, each once, in the given order; None or an entry "all" stands for every layer."""
+    chosen = ["all"] if layers is None else list(layers)
+    if "all" in chosen:
+        return list(range(depth))
+    try:
+        numbers = [int(layer) for layer in chosen]
+    except ValueError:
+        names = ", ".join(map(str, chosen))
+        raise CrateError(f"layer {names} is not a number; give numbers from {-depth} to {depth - 1}, or all") from None
+    return list(dict.fromkeys(layer_index(number, depth) for number in numbers))
+
+
+def default_layer(config: CrateConfig) -> int:
+    """Return the layer whose attention the paper shows (C): -2 for CRATE, -1 for a ViT or a model of one layer."""
+    return -1 if config.attention == "mhsa" or config.num_hidden_layers == 1 else -2
+
+
+def bases_of(layer: EncoderLayer | DecoderLayer) -> Tensor | None:
+    """Return U_1 … U_K of a layer, (K, d, p), or None if its attention has no subspaces."""
+    return layer.attention.bases.detach() if isinstance(layer.attention, SubspaceAttention) else None
+
+
+def dictionary_of(layer: EncoderLayer | DecoderLayer) -> Tensor | None:
+    """Return D of an encoder layer or E of a decoder layer, (d, m) with atoms as columns, or None if it has none."""
+    if isinstance(layer, DecoderLayer):
+        return layer.synthesis.dictionary.detach()
+    if isinstance(layer.sparsifier, OvercompleteDictionary):
+        return layer.sparsifier.dictionary.detach()
+    return layer.sparsifier.atoms().detach() if isinstance(layer.sparsifier, DictionarySparsifier) else None
