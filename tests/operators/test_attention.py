@@ -128,7 +128,7 @@ def test_one_token_after_others_needs_no_table():
 
 @pytest.mark.parametrize("case", [c for c in ATTENTIONS if c.name == "tssa" and c.causal], ids=str)
 def test_statistics_keep_no_past(case):
-    with pytest.raises(CrateError, match=r"^attention 'tssa' keeps nothing of earlier tokens; take use_cache=False$"):
+    with pytest.raises(CrateError, match=r"^attention 'tssa' does not support caching; pass use_cache=False$"):
         case.build()(case.tokens(), None, False, None, Kept())
 
 

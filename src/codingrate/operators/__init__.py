@@ -1,28 +1,19 @@
-"""Operators: attention that compresses tokens, sparsifiers that sparsify them, each chosen by name."""
+"""Operators: attention that compresses tokens and sparsifiers that sparsify them, each chosen by name."""
 
-from .attention import MHSA, MSSA, SubspaceAttention, TiedMSSA, attention_mask
+from .attention import MHSA, MSSA, TSSA, SubspaceAttention, TiedMSSA, attention_mask
 from .orthogonality import orthogonality_gap, orthonormal_columns
-from .output import OutputProjection
 from .registry import (
     ATTENTION,
     SPARSIFIERS,
     Attention,
     AttentionSpec,
     KeyValueCache,
+    OutputProjection,
     Registry,
     Sparsifier,
     SparsifierSpec,
 )
-from .sparsify import (
-    ISTA,
-    MLP,
-    DictionarySparsifier,
-    Identity,
-    OvercompleteDictionary,
-    ProximalStep,
-    SoftISTA,
-)
-from .tssa import TSSA
+from .sparsify import ISTA, MLP, DictionarySparsifier, Identity, OvercompleteDictionary, ProximalStep, SoftISTA
 
 __all__ = [
     "ATTENTION",
