@@ -196,9 +196,8 @@ def attention_projects(trial: Trial) -> Finding:
         excess = max(excess, float((distance - softmax_bound(z, model.bases, sigma)).max() / sigma))
         return distance.square()
 
-    results = [
-        (p, errors, power_law(SIGMAS, errors).exponent) for p, _, errors in error_by_noise(trial, squared_distance)
-    ]
+    measured = error_by_noise(trial, squared_distance)
+    results = [(p, errors, power_law(SIGMAS, errors).exponent) for p, _, errors in measured]
     ok = excess < EXACT and all(abs(slope - (1 + p / 2)) < 0.1 for p, _, slope in results)
     curves = [(SIGMAS, errors, 1 + p / 2, f"p = {p}; line: slope {1 + p / 2}") for p, errors, _ in results]
     return Finding(

@@ -51,9 +51,7 @@ def neumann_order(trial: Trial) -> Finding:
         f"slope {order:.3f}, error ≤ {max(e / v**2 for e, v in zip(errors, x, strict=True)):.2f} x²",
         judge(ok),
         numbers={"slope": order},
-        draw=fig.law_figure(
-            "error of the Neumann step", "β‖U_k*Z‖²", "relative error", (x, errors, 2, "line: slope 2")
-        ),
+        draw=fig.law_figure("Neumann step", "β‖U_k*Z‖²", "relative error", (x, errors, 2, "line: slope 2")),
     )
 
 
@@ -311,7 +309,7 @@ def layer_denoises(trial: Trial) -> Finding:
         f"× {min(mean):.2f} at norm {norms[mean.index(min(mean))]:g}, × {mean[1]:.2f} at norm 1, × {mean[-1]:.2f} at "
         f"norm {norms[-1]:g}; × {repeated[-1]:.1f} after 8 equal layers",
         judge(inside, everywhere=len(good) == len(norms)),
-        f"norms {min(good, default=0):g} … {max(good, default=0):g}, one or two layers; then they gather in few directions",
+        f"norms {min(good, default=0):g} … {max(good, default=0):g}, one or two layers; then they gather on few lines",
         {f"share_{norm:g}": value for norm, value in zip(norms, mean, strict=True)} | {"repeated": repeated[-1]},
         draw,
     )

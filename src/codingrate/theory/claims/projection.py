@@ -149,17 +149,13 @@ def failure_probability(trial: Trial) -> Finding:
     spread = 3 * math.sqrt(max(allowed * (1 - allowed), 1 / runs) / runs)
     ok = rates[-1] <= allowed + spread
     shown = [max(rate, 0.5 / runs) for rate in rates]  # a rate of 0 has no place on a logarithmic axis
+    curve = (sizes, shown, [shown[0] * (sizes[0] / n) ** 2 for n in sizes], "measured; line: n⁻²")
     return Finding(
         f"falls at least as n⁻²: ≤ {allowed + spread:.1%} at n = {sizes[-1]}",
         ", ".join(f"{rate:.1%} at n = {n}" for n, rate in zip(sizes, rates, strict=True)),
         judge(ok),
         numbers={f"rate_{n}": rate for n, rate in zip(sizes, rates, strict=True)},
-        draw=fig.law_figure(
-            f"failures in {runs} draws, K = 4, n/d = 1/4",
-            "n",
-            "rate",
-            (sizes, shown, [shown[0] * (sizes[0] / n) ** 2 for n in sizes], "measured; line: n⁻²"),
-        ),
+        draw=fig.law_figure(f"failures in {runs} draws, K = 4, n/d = 1/4", "n", "rate", curve),
     )
 
 
