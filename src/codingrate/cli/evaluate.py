@@ -129,11 +129,11 @@ def _show(report: Any, title: str) -> None:
         )
     elif isinstance(report, SentenceReport):
         names = list(report.metrics)
-        rows = [
-            (split, *(f"{scores[name]:.4f}" for name in names), f"{scores['rows']:,}")
+        table = [
+            [split, *(f"{scores[name]:.4f}" for name in names), f"{scores['rows']:,}"]
             for split, scores in report.splits.items()
         ]
-        print_table(f"{title}, {report.data}", ("split", *names, "sentences"), rows)
+        print_table(f"{title}, {report.data}", ("split", *names, "sentences"), table)
 
 
 def detect(

@@ -115,7 +115,7 @@ def _show(report: InspectionReport) -> None:
             for row in table.itertuples()
         ]
         print_table(name, ("layer", "R^c", "rate", "non-zero"), rows)
-    data = report.facts["Data"]
+    data: Any = report.facts["Data"]
     print(f"{data['samples']:,} samples of the {data['split']} split of {data['name']}")
 
 

@@ -13,17 +13,16 @@ if TYPE_CHECKING:
     from .batches import ImageBatch, image_batches, split_samples
     from .blocks import Blocks, RandomBlocks
     from .catalogue import dataset_names
+    from .coco import load_coco
     from .decode import CorruptImages, UnreadableImageError, decode_image
     from .documents import Documents, TextDocuments
     from .files import read_image
     from .glue import GLUE, GlueTask
     from .loading import ImageDataset, ImageExample, ImageStream, collate, torch_dataset
     from .masking import Masking, mask_own_tokens, mask_tokens
-    from .coco import load_coco
-    from .pictures import read_picture
-    from .voc import load_voc
     from .packing import TokenFile, pack_text, read_tokens, token_cache
     from .photographs import sample_photographs
+    from .pictures import read_picture
     from .sentence_rows import SentenceDataset, SentenceExample, sentence_collator
     from .sentences import SentenceData, load_sentences
     from .sources import ImageData, load_images
@@ -33,14 +32,9 @@ if TYPE_CHECKING:
     from .tokenizers import check_tokenizer, id_count, load_tokenizer
     from .transforms import BatchAugment, ViewAugment
     from .views import Views, view_augments
+    from .voc import load_voc
 
 __all__ = [
-    "read_picture",
-    "load_coco",
-    "load_voc",
-    "ImageBatch",
-    "image_batches",
-    "split_samples",
     "GLUE",
     "Augment",
     "BatchAugment",
@@ -48,6 +42,7 @@ __all__ = [
     "CorruptImages",
     "Documents",
     "GlueTask",
+    "ImageBatch",
     "ImageData",
     "ImageDataset",
     "ImageExample",
@@ -68,17 +63,22 @@ __all__ = [
     "dataset_names",
     "decode_image",
     "id_count",
+    "image_batches",
+    "load_coco",
     "load_images",
     "load_sentences",
     "load_text",
     "load_tokenizer",
+    "load_voc",
     "mask_own_tokens",
     "mask_tokens",
     "pack_text",
     "read_image",
+    "read_picture",
     "read_tokens",
     "sample_photographs",
     "sentence_collator",
+    "split_samples",
     "stratified_split",
     "text_names",
     "token_cache",

@@ -96,7 +96,7 @@ def build_trainer(run: Run, task: Task, model: CratePreTrainedModel, quiet: bool
     if trainer.ema is not None:
         trainer.add_callback(AverageWeights(trainer))
     trainer.add_callback(metrics)
-    trainer.add_callback(SavedModels(task, lambda name: save_model(trainer, run.model_folder(name))))
+    trainer.add_callback(SavedModels(task, lambda name: save_model(trainer, run.model_folder(cast(Any, name)))))
     if recipe.run.layerwise_epochs and not trainer.is_fsdp_enabled:  # measuring needs whole weights
         batches = task.layerwise_batch(first_samples(test_data, recipe.run.layerwise_images))
         trainer.add_callback(Layerwise(metrics, batches, recipe.run.layerwise_epochs))

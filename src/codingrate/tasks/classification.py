@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import CrateError
-from ..evaluation.imagenet_real import real_accuracy, match_real_labels
+from ..evaluation.imagenet_real import match_real_labels, real_accuracy
 from ..evaluation.inputs import check_image_input, match_dtype
 from ..models.base import CratePreTrainedModel, eval_mode
 from ..models.classifier import CrateForImageClassification

@@ -64,7 +64,7 @@ class LanguageTask(TextTask):
         *,
         held_out: bool = True,
         text_column: str | None = None,
-        separate: str | None = None,
+        separate: Literal["document", "line", "paragraph"] | None = None,
     ) -> Task:
         """Return the same task on another text, read by column and document separator."""
         other = super().with_data(name, path, held_out=held_out)

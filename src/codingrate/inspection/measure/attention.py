@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import CrateError
-from ...models.base import CrateModel, CratePreTrainedModel
+from ...models.base import CrateModel, CratePreTrainedModel, eval_mode
 from ...models.layers import EncoderLayer
-from ...models.base import eval_mode
 from ...operators import MHSA, TSSA, SubspaceAttention
 from .tracing import default_layer, layer_index, text_passes
 

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ... import objective
 from ...errors import CrateError, unknown_name
-from ...models.base import CratePreTrainedModel
+from ...models.base import CratePreTrainedModel, eval_mode
 from ...models.layers import EncoderLayer
-from ...models.base import eval_mode
 from ...operators import MHSA
 from .tracing import ForwardTrace, layer_indices, trace
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from ...errors import CrateError
-from ...models.base import CratePreTrainedModel
+from ...models.base import CratePreTrainedModel, eval_mode
 from ...models.layers import EncoderLayer
-from ...models.base import eval_mode
 from ...operators import DictionarySparsifier, OvercompleteDictionary
 from .tracing import ForwardTrace, TextBatch, TextPass, layer_indices, text_passes
 

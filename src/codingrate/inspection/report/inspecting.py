@@ -19,8 +19,7 @@ from ... import __version__
 from ...data import Augment
 from ...errors import CrateError
 from ...models import CrateForMaskedAutoencoding
-from ...models.base import CratePreTrainedModel
-from ...models.base import eval_mode
+from ...models.base import CratePreTrainedModel, eval_mode
 from ..measure.rates import layerwise
 from ..measure.tracing import TextBatch, trace
 from .document import InspectionReport
