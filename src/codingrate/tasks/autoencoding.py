@@ -35,7 +35,7 @@ def own_masks(pixel_values: Tensor, patches: int, ratio: float, seed: int = 0) -
 class Autoencoding(ImageTask):
     """The reconstruction loss: under a new mask in every training step, under each image's own mask in evaluation."""
 
-    def build_model(self) -> CratePreTrainedModel:
+    def create_model(self) -> CratePreTrainedModel:
         model = self.build_vision_model(continue_training=True)
         if not isinstance(model, CrateForMaskedAutoencoding):
             name = self.recipe.source or self.recipe.model.name

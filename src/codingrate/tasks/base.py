@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .._report import Report
+from .._state import seeded
 from ..data import dataset_names, text_names
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
@@ -128,9 +129,15 @@ class Task(ABC):
 
     # Model and loss
 
-    @abstractmethod
     def build_model(self) -> CratePreTrainedModel:
         """Build the model of the recipe, with random weights from the run's seed or from the source model."""
+        _ = self.data  # opened first, so that it cannot draw from the seed
+        with seeded(self.recipe.run.seed):
+            return self.create_model()
+
+    @abstractmethod
+    def create_model(self) -> CratePreTrainedModel:
+        """Create the model for `build_model`."""
 
     @abstractmethod
     def loss(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> Step:

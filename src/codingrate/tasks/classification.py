@@ -27,7 +27,7 @@ class Classification(ImageTask):
 
     best_metric, higher_is_better = "top1", True
 
-    def build_model(self) -> CratePreTrainedModel:
+    def create_model(self) -> CratePreTrainedModel:
         classes = self.data.classes
         labels = {
             "id2label": dict(enumerate(classes)),

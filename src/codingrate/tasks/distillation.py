@@ -50,7 +50,7 @@ class Distillation(ImageTask):
         self.temperature, self.momentum = section.final_teacher_temperature, section.momentum
         self.logs_metrics, self.last_layer_frozen, self.current_step = True, False, 0
 
-    def build_model(self) -> CratePreTrainedModel:
+    def create_model(self) -> CratePreTrainedModel:
         recipe = self.recipe
         body = self.build_vision_model({"num_labels": 0})
         if not isinstance(body, CrateForImageClassification):

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from .._report import Report
-from .._state import seeded
 from ..data import (
     Augment,
     BatchAugment,
@@ -129,12 +128,11 @@ class ImageTask(Task):
         """
         section, augment = self.recipe.model, self.recipe.augment
         fields = {"image_size": augment.image_size, "num_channels": augment.channels, **(fields or {})}
-        with seeded(self.recipe.run.seed):
-            if self.paths.source is None:
-                return create_model(section.name, **{**(defaults or {}), **fields, **section.config})
-            source = load_model(self.paths.source)
-            if not continue_training:
-                return transfer_body(source, {**fields, **section.config})
+        if self.paths.source is None:
+            return create_model(section.name, **{**(defaults or {}), **fields, **section.config})
+        source = load_model(self.paths.source)
+        if not continue_training:
+            return transfer_body(source, {**fields, **section.config})
         if section.config or any(getattr(source.config, key) != value for key, value in fields.items()):
             raise CrateError(
                 "model.from: training continues with the model as it is; leave out model.config and keep its image size"

@@ -151,7 +151,7 @@ class CausalLM(LanguageTask):
 
     kind, special_tokens = "causal", "eos"
 
-    def build_model(self) -> CratePreTrainedModel:
+    def create_model(self) -> CratePreTrainedModel:
         return self.build_language_model(CrateForCausalLM, "crate-gpt-base")
 
     def datasets(self, rank: int = 0, world_size: int = 1) -> tuple[Any, Any]:
@@ -245,7 +245,7 @@ class MaskedLM(LanguageTask):
         """The ids that masking needs."""
         return Masking.of(self.tokenizer)
 
-    def build_model(self) -> CratePreTrainedModel:
+    def create_model(self) -> CratePreTrainedModel:
         return self.build_language_model(CrateForMaskedLM, "crate-bert-base")
 
     def datasets(self, rank: int = 0, world_size: int = 1) -> tuple[Any, Any]:

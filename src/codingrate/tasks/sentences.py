@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 from transformers import DataCollatorWithPadding
 
 from .._distributed import main_process_first
-from .._state import seeded
 from ..data import GLUE, SentenceData, SentenceDataset, load_sentences
 from ..errors import CrateError
 from ..evaluation import bag_of_words_metrics, sentence_metrics
@@ -96,23 +95,22 @@ class SequenceClassification(TextTask):
 
     # Model and loss
 
-    def build_model(self) -> CratePreTrainedModel:
+    def create_model(self) -> CratePreTrainedModel:
         recipe, classes, length = self.recipe, self.data.sentences.classes, self.recipe.text.max_length
         labels: dict[str, Any] = {"num_labels": 1}
         if classes is not None:
             labels = {"id2label": dict(enumerate(classes)), "label2id": {name: i for i, name in enumerate(classes)}}
-        with seeded(recipe.run.seed):
-            source = None if self.paths.source is None else load_model(self.paths.source)
-            if source is None:
-                fields = {**preset(recipe.model.name).fields, **token_fields(self.tokenizer, length)}
-                config = cast(CrateConfig, build_config({**fields, **labels, **recipe.model.config}))
-            else:
-                config = inherited_config(source, {**labels, **recipe.model.config})
-            if config.modality != "text":
-                name = recipe.source or recipe.model.name
-                raise CrateError(f"model {name}: task {recipe.task} needs a text model such as crate-bert-base")
-            check_context(config, self.tokenizer, "text.max_length", length)
-            model = CrateForSequenceClassification(config)
+        source = None if self.paths.source is None else load_model(self.paths.source)
+        if source is None:
+            fields = {**preset(recipe.model.name).fields, **token_fields(self.tokenizer, length)}
+            config = cast(CrateConfig, build_config({**fields, **labels, **recipe.model.config}))
+        else:
+            config = inherited_config(source, {**labels, **recipe.model.config})
+        if config.modality != "text":
+            name = recipe.source or recipe.model.name
+            raise CrateError(f"model {name}: task {recipe.task} needs a text model such as crate-bert-base")
+        check_context(config, self.tokenizer, "text.max_length", length)
+        model = CrateForSequenceClassification(config)
         if source is not None:
             load_body(model.crate, cast(CrateModel, source.base_model).state_dict())
         if recipe.model.freeze:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .._files import atomic_folder
-from .._state import seeded
 from ..data import Documents, check_tokenizer, id_count, load_tokenizer
 from ..errors import CrateError, unknown_name
 from ..models.base import CratePreTrainedModel
@@ -77,13 +76,12 @@ class TextTask(Task):
     def build_language_model(self, kind: type[CratePreTrainedModel], example: str) -> CratePreTrainedModel:
         """Build the language model of the recipe, new or to continue training, with an embedding for every id."""
         section, source, block = self.recipe.model, self.paths.source, self.recipe.text.block
-        with seeded(self.recipe.run.seed):
-            if source is None:
-                model = create_model(section.name, **{**token_fields(self.tokenizer, block), **section.config})
-            elif section.config:
-                raise CrateError("model.from: training continues with the model as it is; leave out model.config")
-            else:
-                model = load_model(source)
+        if source is None:
+            model = create_model(section.name, **{**token_fields(self.tokenizer, block), **section.config})
+        elif section.config:
+            raise CrateError("model.from: training continues with the model as it is; leave out model.config")
+        else:
+            model = load_model(source)
         if not isinstance(model, kind):
             raise CrateError(f"model {source or section.name}: task {self.recipe.task} needs a model such as {example}")
         check_context(model.config, self.tokenizer, "text.block", block)

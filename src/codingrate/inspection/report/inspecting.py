@@ -225,6 +225,6 @@ def _model_facts(subject: Subject) -> dict[str, Any]:
     return {
         **subject.facts,
         "class": type(model).__name__,
-        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "parameters": model.num_parameters(),
         "config": {key: value for key, value in model.config.to_dict().items() if key in named},
     }
