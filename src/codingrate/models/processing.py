@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -51,8 +50,3 @@ def image_processor(
         image_std=list(std or (IMAGENET_STD if rgb else half)),
         resample=Resampling[(interpolation or "bilinear").upper()],
     )
-
-
-def save_image_processor(config: CrateConfig, directory: str | PathLike[str]) -> None:
-    """Write preprocessor_config.json beside a model, where pipelines look for it."""
-    image_processor(config).save_pretrained(directory)
