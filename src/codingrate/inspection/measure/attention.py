@@ -20,12 +20,9 @@ from ...models.modes import evaluating
 from ...operators import MHSA, TSSA, SubspaceAttention
 from .tracing import default_layer, layer_index, text_passes
 
-TOP_SHARE = 0.1
-"""Share of patches, those with the most attention, over which the focus of a head is measured."""
-BEST_IMAGES = 4
-"""Number of images that are shown for a head."""
-BATCH_SIZE = 32
-"""Number of images in a forward pass of `head_catalogue`."""
+TOP_SHARE = 0.1  # share of patches, those with the most attention, over which the focus of a head is measured
+BEST_IMAGES = 4  # number of images that are shown for a head
+BATCH_SIZE = 32  # number of images in a forward pass of `head_catalogue`
 
 
 @contextmanager
@@ -105,16 +102,11 @@ def attention_entropy(maps: Tensor) -> Tensor:
 class HeadCatalogue:
     """The heads of one layer on a set of images."""
 
-    layer: int
-    """Index of the layer, from 0."""
-    maps: Tensor
-    """A_k, the class token's attention over the patches, (images, K, rows, columns), each summing to one."""
-    focus: Tensor
-    """Share of A_k in its ⌈N/10⌉ largest patches, (images, K)."""
-    best: Tensor
-    """Images with the largest focus for each head, in descending order, (K, at most `shown`)."""
-    table: pd.DataFrame
-    """A row per head; see `head_catalogue`."""
+    layer: int  # index of the layer, from 0
+    maps: Tensor  # A_k, the class token's attention over the patches, (images, K, rows, columns), each summing to one
+    focus: Tensor  # share of A_k in its ⌈N/10⌉ largest patches, (images, K)
+    best: Tensor  # images with the largest focus for each head, in descending order, (K, at most `shown`)
+    table: pd.DataFrame  # a row per head; see `head_catalogue`
 
     @property
     def uniform_focus(self) -> float:

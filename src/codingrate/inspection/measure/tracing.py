@@ -99,14 +99,10 @@ def trace(
 class TextPass:
     """One batch of text and the trace of the model's body on it."""
 
-    ids: Tensor
-    """(batch, n)."""
-    real: Tensor
-    """True where a token is not padding, (batch, n)."""
-    labels: Tensor | None
-    """Ids to predict, −100 at other positions, (batch, n); None if the batch has no labels."""
-    trace: ForwardTrace
-    """Z^ℓ and Z^{ℓ+½}, on the model's device."""
+    ids: Tensor  # (batch, n)
+    real: Tensor  # True where a token is not padding, (batch, n)
+    labels: Tensor | None  # ids to predict, −100 at other positions, (batch, n); None if the batch has no labels
+    trace: ForwardTrace  # Z^ℓ and Z^{ℓ+½}, on the model's device
 
 
 def text_passes(

@@ -26,14 +26,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from transformers import PreTrainedTokenizerBase
 
-POSITIONS = 20
-"""Number of positions at the end of the text at which candidates are shown."""
-ATTENTION_TOKENS = 32
-"""Number of tokens at the start of the text between which attention is shown."""
-ATTENTION_HEADS = 6
-"""Largest number of heads whose attention is drawn."""
-ROW = 0.27
-"""Height of a row of the grid of candidates, in inches."""
+POSITIONS = 20  # number of positions at the end of the text at which candidates are shown
+ATTENTION_TOKENS = 32  # number of tokens at the start of the text between which attention is shown
+ATTENTION_HEADS = 6  # largest number of heads whose attention is drawn
+ROW = 0.27  # height of a row of the grid of candidates, in inches
 
 
 def text_panels(
