@@ -18,7 +18,7 @@ from ...models.base import CrateModel, CratePreTrainedModel
 from ...models.layers import EncoderLayer
 from ...models.modes import evaluating
 from ...operators import MHSA, TSSA, SubspaceAttention
-from .tracing import default_layer, layer_index, text_passes
+from .tracing import UnavailableError, default_layer, layer_index, text_passes
 
 TOP_SHARE = 0.1  # share of patches, those with the most attention, over which the focus of a head is measured
 BEST_IMAGES = 4  # number of images that are shown for a head
@@ -154,7 +154,7 @@ def token_attention(model: CratePreTrainedModel, ids: Tensor, layer: int = -2) -
     """
     first = next(module for module in model.modules() if isinstance(module, EncoderLayer))
     if isinstance(first.attention, TSSA):
-        raise CrateError(_NO_PAIRS)
+        raise UnavailableError(_NO_PAIRS)
     layer = layer_index(layer, model.config.num_hidden_layers)
     with evaluating(model):
         (batch,) = text_passes(model, [{"input_ids": ids[None]}], [layer])

@@ -15,7 +15,7 @@ from ...models.base import CratePreTrainedModel
 from ...models.layers import EncoderLayer
 from ...models.modes import evaluating
 from ...operators import DictionarySparsifier, OvercompleteDictionary
-from .tracing import ForwardTrace, TextBatch, TextPass, layer_indices, text_passes
+from .tracing import ForwardTrace, TextBatch, TextPass, UnavailableError, layer_indices, text_passes
 
 _LAST = 2**32 - 1  # the largest position of a token in the stream
 
@@ -89,7 +89,7 @@ def units(
     """
     first = next(module for module in model.modules() if isinstance(module, EncoderLayer))
     if not isinstance(first.sparsifier, (DictionarySparsifier, OvercompleteDictionary)):
-        raise CrateError(f"sparsifier {model.config.sparsifier!r} makes no sparse code, so the model has no units")
+        raise UnavailableError(f"sparsifier {model.config.sparsifier!r} makes no sparse code, so there are no units")
     if top < 1 or before < 0 or after < 0:
         raise CrateError(f"top is {top}, before {before}, after {after}; top must be at least 1, the others 0")
     chosen = sorted(layer_indices(layers, model.config.num_hidden_layers))

@@ -20,6 +20,10 @@ TextBatch = Mapping[str, Tensor]
 """`input_ids` (batch, n), `attention_mask` if the texts differ in length, and other arguments of the model."""
 
 
+class UnavailableError(CrateError):
+    """The model does not have the part that is to be measured."""
+
+
 @dataclass(frozen=True)
 class ForwardTrace:
     """The intermediate values of one forward pass by layer; the layers of a decoder follow those of the encoder.

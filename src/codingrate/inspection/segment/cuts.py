@@ -49,7 +49,7 @@ def maskcut(
     weights = affinity(_checked(features, grid, masks, threshold), threshold)
     cuts: list[Cut] = []
     taken = np.zeros(grid, dtype=bool)
-    while len(cuts) < masks and _can_cut(weights):
+    while len(cuts) < masks and can_cut(weights):
         vector = normalized_cut(weights).reshape(grid)
         vector = vector if _is_foreground(vector) else -vector
         part = _connected_part(vector)
@@ -116,7 +116,7 @@ def cut_quality(weights: Matrix, side: NDArray[np.bool_]) -> float:
     return 1 - (crossing / inside + crossing / float(degrees[~side].sum())) / 2
 
 
-def _can_cut(weights: Matrix) -> bool:
+def can_cut(weights: Matrix) -> bool:
     """Check that some pairs of patches are alike and some are not; otherwise a cut is arbitrary."""
     pairs = weights.size - len(weights)
     strong = int(np.count_nonzero(weights > WEAK)) - int(np.count_nonzero(np.diagonal(weights) > WEAK))
