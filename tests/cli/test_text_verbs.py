@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from codingrate.data import load_tokenizer
-from codingrate.evaluation import NGram, bag_of_words, glue_average
+from codingrate.evaluation import NGram, bag_of_words_metrics, glue_average
 from codingrate.models import CrateForCausalLM
 from codingrate.training import build_recipe, train
 from tests.cli.test_training_verbs import crate
@@ -227,7 +227,7 @@ def test_glue_tunes_and_measures(capsys, bert, tasks, tmp_path):
     assert evaluated["splits"] == first["tasks"]["sst2"]["splits"]
     counted = said(capsys, "evaluate", tmp_path / "glue" / "sst2", "--baseline")["bag_of_words"]["validation"]
     rows = {split: datasets.Dataset.from_parquet(str(tasks / "sst2" / f"{split}.parquet")) for split in SPLITS}
-    assert counted == bag_of_words(rows["train"], rows["validation"], ["sentence"], ["accuracy"])
+    assert counted == bag_of_words_metrics(rows["train"], rows["validation"], ["sentence"], ["accuracy"])
     code, out, _ = crate(capsys, "evaluate", tmp_path / "glue" / "sst2", "--baseline")
     assert (code, "validation, bag of words" in out) == (0, True)
     code, _, error = crate(capsys, "evaluate", tmp_path / "glue" / "sst2", "--baseline", "--data", tasks / "rte")
@@ -342,7 +342,7 @@ def places(gpt, bert, tmp_path):
         (["generate", "GPT"], 2, "'prompt'"),
         (["fill", "BERT", ""], 1, "the text is empty"),
         (["fill", "BERT", "no mask"], 1, "there is no mask in the text; write <mask>"),
-        (["fill", "BERT", "x" * 32 + "<mask>"], 1, "35 tokens long, the model reads 32"),
+        (["fill", "BERT", "x" * 32 + "<mask>"], 1, "has 35 tokens, but the model's context length is 32"),
         (["fill", "GPT", "<mask>"], 1, "holds a CrateForCausalLM; crate fill takes a masked language model"),
         (["fill", "BERT", "<mask>", "--top", "0"], 2, "--top"),
         (["perplexity", "BERT"], 1, "crate perplexity takes a causal language model"),

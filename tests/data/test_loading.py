@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from codingrate.data import (
     Augment,
     CorruptImages,
-    ImageRows,
+    ImageDataset,
     ImageStream,
     collate,
     decode_image,
@@ -128,7 +128,7 @@ def test_rows_without_a_path_are_named_by_number():
 
     rows = datasets.Dataset.from_dict({"image": [b"bad"] * 2, "label": [0, 1]})
     rows = rows.cast_column("image", datasets.Image(decode=False))
-    assert collate([ImageRows(rows, AUGMENT, train=False)[1]])["corrupt"] == ["row 1"]
+    assert collate([ImageDataset(rows, AUGMENT, train=False)[1]])["corrupt"] == ["row 1"]
 
 
 def stream(folder, **kwargs):

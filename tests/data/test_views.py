@@ -12,11 +12,11 @@ from codingrate.data import (
     Augment,
     BatchAugment,
     CorruptImages,
+    ImageDataset,
+    ImageStream,
     ViewAugment,
-    ViewRows,
     Views,
-    ViewStream,
-    collate_views,
+    collate,
     decode_image,
     load_images,
     torch_dataset,
@@ -37,7 +37,7 @@ def data(tmp_path):
 
 
 def batches(dataset, workers=0, size=5):
-    return list(DataLoader(dataset, batch_size=size, num_workers=workers, collate_fn=collate_views))
+    return list(DataLoader(dataset, batch_size=size, num_workers=workers, collate_fn=collate))
 
 
 def joined(found):
@@ -93,7 +93,7 @@ def test_a_local_view_is_the_smaller_one():
 
 def test_rows_are_the_crops_of_their_image_in_turn(data):
     dataset = torch_dataset(data, AUGMENT, train=True, seed=3, views=VIEWS)
-    assert isinstance(dataset, ViewRows)
+    assert isinstance(dataset, ImageDataset)
     dataset.set_epoch(2)
     row = dataset[7]
     assert [(view.shape, view.dtype) for view in row["views"]] == [
@@ -161,7 +161,7 @@ def test_streams_give_the_same_kind_of_rows(tmp_path, workers):
 
     def read(workers, **share):
         dataset = torch_dataset(data, AUGMENT, train=True, shuffle_buffer=50, views=VIEWS, **share)
-        assert isinstance(dataset, ViewStream)
+        assert isinstance(dataset, ImageStream)
         found = joined(batches(dataset, workers))
         return {tuple(torch.cat([group[:, i].flatten() for group in found]).tolist()) for i in range(found[0].shape[1])}
 

@@ -135,7 +135,9 @@ def test_layerwise_leaves_the_mode_as_it_was():
     assert table.notna().all(axis=None)
 
 
-@pytest.mark.parametrize("variant", [{}, {"decoder": "forward"}, {"decoder": "forward", "mask_space": "drop"}], ids=str)
+@pytest.mark.parametrize(
+    "variant", [{}, {"decoder_type": "forward"}, {"decoder_type": "forward", "mask_space": "drop"}], ids=str
+)
 def test_attention_of_every_decoder_layer_is_that_of_the_forward_pass(variant):
     torch.manual_seed(0)
     model = create_model("crate-mae-small", **SMALL, **variant).eval()

@@ -84,8 +84,13 @@ PUBLISHED = {
 
 
 def parameters(name, **fields):
+    """Parameters and frozen tables, which are buffers, by name."""
     with torch.device("meta"):
-        return list(create_model(name, **fields).named_parameters())
+        model = create_model(name, **fields)
+    named = [*model.named_parameters(), *model.named_buffers()]
+    assert model.num_parameters() == total(named)
+    assert model.num_parameters(only_trainable=True) == total(model.named_parameters())
+    return named
 
 
 def total(named):

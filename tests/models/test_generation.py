@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, GPT2Config, GPT2LMH
 
 from codingrate import CrateError, create_model
 from codingrate.models import CrateModel
-from codingrate.models.cache import ProjectionLayer, StaticProjectionLayer, cache_bytes
+from codingrate.models.cache import DynamicProjectionLayer, StaticProjectionLayer, cache_bytes
 
 from . import toys
 
@@ -184,8 +184,8 @@ def test_speculation_crops_the_cache():
 def test_any_empty_cache_is_given_layers_of_one_tensor():
     model, ids = build(), prompts()
     for cache, kind in (
-        (DynamicCache(), ProjectionLayer),
-        (DynamicCache(config=model.config), ProjectionLayer),
+        (DynamicCache(), DynamicProjectionLayer),
+        (DynamicCache(config=model.config), DynamicProjectionLayer),
         (StaticCache(config=model.config, max_cache_len=11), StaticProjectionLayer),
     ):
         model(ids, past_key_values=cache)

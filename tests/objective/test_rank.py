@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from codingrate.objective.rank import effective_rank
+from codingrate.objective import effective_rank
 from tests.refusals import refused
 
 

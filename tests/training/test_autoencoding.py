@@ -32,7 +32,7 @@ FORMS = {
     "paper": {},
     "released": RELEASED,
     "vit-mae": {"attention": "mhsa", "sparsifier": "mlp", "skip": "residual", "mask_space": "drop",
-                "decoder": "forward", "class_token": True, "loss_on": "masked", "subtract_positions": False},
+                "decoder_type": "forward", "class_token": True, "loss_on": "masked", "subtract_positions": False},
 }  # fmt: skip
 
 

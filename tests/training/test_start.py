@@ -118,8 +118,8 @@ def test_the_best_model_of_a_run_or_the_last(start):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model.from": "nonsense"}, "model.from=nonsense: is no run, checkpoint file, saved model"),
-        ({"model.from": "no/such-model"}, "model.from=no/such-model: is no run"),
+        ({"model.from": "nonsense"}, "model.from: nonsense: is no checkpoint file, saved model"),
+        ({"model.from": "no/such-model"}, "model.from: no/such-model: is no checkpoint file"),
         ({"model.name": "crate-bert-base", "model.config": {}}, "model.name crate-bert-base: classification needs"),
         ({"model.name": "crate-tiny-patch61-224"}, "did you mean 'crate-tiny-patch16-224'"),
         ({"model.config.hiden_size": 3}, "hidden_size"),
@@ -151,7 +151,7 @@ def test_starts_that_do_not_fit(start, tmp_path):
 def test_a_text_model_is_no_start(tmp_path):
     fields = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 29}
     create_model("crate-bert-base", **fields).save_pretrained(tmp_path / "bert")
-    refused("holds a text model", run, tmp_path / "run", {"model.from": str(tmp_path / "bert"), "model.config": {}})
+    refused("the source model is a text model", run, tmp_path / "run", {"model.from": str(tmp_path / "bert"), "model.config": {}})
 
 
 # The image processor that is saved with the model

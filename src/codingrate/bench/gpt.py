@@ -42,7 +42,7 @@ def bench_gpt(
         "new_tokens": new_tokens,
         "batch": batch,
         "length": length,
-        "parameters": {key: sum(p.numel() for p in model.parameters()) for key, model in models.items()},
+        "parameters": {key: model.num_parameters() for key, model in models.items()},
         "cache_difference": _cache_difference(models["ours"].eval(), texts[:1]),
         "cache_bytes_per_token": {key: _bytes_per_token(model.eval(), prompt) for key, model in models.items()},
     }

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
-from ..data import Augment, BatchAugment, ImageRows, collate
+from ..data import Augment, BatchAugment, ImageDataset, collate
 from ..models.presets import create_model
 from .timing import Progress, medians
 
@@ -23,7 +23,7 @@ def bench_loader(
 ) -> dict[str, Any]:
     """Decoding, random resized crops and batch augmentation of JPEG photographs, against training steps of a model."""
     augment = Augment()
-    rows = ImageRows(photographs(images), augment, train=True)
+    rows = ImageDataset(photographs(images), augment, train=True)
     loader = DataLoader(rows, batch_size=64, num_workers=workers, collate_fn=collate, persistent_workers=workers > 0)
     batch_augment = BatchAugment(augment).train()
 

@@ -31,7 +31,7 @@ def bench_probe(knn: tuple[int, int, int] = KNN, logistic: tuple[int, int, int] 
             **dict(zip(("train", "test", "width"), shape, strict=True)),
             "seconds": seconds,
             "peak_mib": peak_memory(_one_probe, (name, shape)),
-            "top1": found.top1,
+            "top1": found.metrics["top1"],
         }
     return result
 

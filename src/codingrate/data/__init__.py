@@ -10,28 +10,20 @@ from .. import _lazy
 
 if TYPE_CHECKING:
     from .augment import Augment
+    from .batches import ImageBatch, image_batches, split_samples
     from .blocks import Blocks, RandomBlocks
     from .catalogue import dataset_names
+    from .coco import load_coco
     from .decode import CorruptImages, UnreadableImageError, decode_image
     from .documents import Documents, TextDocuments
     from .files import read_image
     from .glue import GLUE, GlueTask
-    from .loading import (
-        Batch,
-        ImageRows,
-        ImageStream,
-        ViewBatch,
-        ViewRows,
-        ViewStream,
-        collate,
-        collate_views,
-        torch_dataset,
-    )
+    from .loading import ImageDataset, ImageExample, ImageStream, collate, torch_dataset
     from .masking import Masking, mask_own_tokens, mask_tokens
-    from .packing import Tokens, pack_text, read_tokens, token_cache
+    from .packing import TokenFile, pack_text, read_tokens, token_cache
     from .photographs import sample_photographs
-    from .reading import Row, ViewRow
-    from .sentence_rows import SentenceRow, SentenceRows, pad_batch
+    from .pictures import read_picture
+    from .sentence_rows import SentenceDataset, SentenceExample, sentence_collator
     from .sentences import SentenceData, load_sentences
     from .sources import ImageData, load_images
     from .splits import stratified_split
@@ -40,52 +32,53 @@ if TYPE_CHECKING:
     from .tokenizers import check_tokenizer, id_count, load_tokenizer
     from .transforms import BatchAugment, ViewAugment
     from .views import Views, view_augments
+    from .voc import load_voc
 
 __all__ = [
     "GLUE",
     "Augment",
-    "Batch",
     "BatchAugment",
     "Blocks",
     "CorruptImages",
     "Documents",
     "GlueTask",
+    "ImageBatch",
     "ImageData",
-    "ImageRows",
+    "ImageDataset",
+    "ImageExample",
     "ImageStream",
     "Masking",
     "RandomBlocks",
-    "Row",
     "SentenceData",
-    "SentenceRow",
-    "SentenceRows",
+    "SentenceDataset",
+    "SentenceExample",
     "TextData",
     "TextDocuments",
-    "Tokens",
+    "TokenFile",
     "UnreadableImageError",
     "ViewAugment",
-    "ViewBatch",
-    "ViewRow",
-    "ViewRows",
-    "ViewStream",
     "Views",
     "check_tokenizer",
     "collate",
-    "collate_views",
     "dataset_names",
     "decode_image",
     "id_count",
+    "image_batches",
+    "load_coco",
     "load_images",
     "load_sentences",
     "load_text",
     "load_tokenizer",
+    "load_voc",
     "mask_own_tokens",
     "mask_tokens",
     "pack_text",
-    "pad_batch",
     "read_image",
+    "read_picture",
     "read_tokens",
     "sample_photographs",
+    "sentence_collator",
+    "split_samples",
     "stratified_split",
     "text_names",
     "token_cache",
@@ -94,29 +87,22 @@ __all__ = [
 ]
 
 _HOMES = {
+    "pictures": ("read_picture",),
+    "coco": ("load_coco",),
+    "voc": ("load_voc",),
     "augment": ("Augment",),
+    "batches": ("ImageBatch", "image_batches", "split_samples"),
     "blocks": ("Blocks", "RandomBlocks"),
     "catalogue": ("dataset_names",),
     "decode": ("CorruptImages", "UnreadableImageError", "decode_image"),
     "documents": ("Documents", "TextDocuments"),
     "files": ("read_image",),
     "glue": ("GLUE", "GlueTask"),
-    "loading": (
-        "Batch",
-        "ImageRows",
-        "ImageStream",
-        "ViewBatch",
-        "ViewRows",
-        "ViewStream",
-        "collate",
-        "collate_views",
-        "torch_dataset",
-    ),
+    "loading": ("ImageDataset", "ImageExample", "ImageStream", "collate", "torch_dataset"),
     "masking": ("Masking", "mask_own_tokens", "mask_tokens"),
-    "packing": ("Tokens", "pack_text", "read_tokens", "token_cache"),
+    "packing": ("TokenFile", "pack_text", "read_tokens", "token_cache"),
     "photographs": ("sample_photographs",),
-    "reading": ("Row", "ViewRow"),
-    "sentence_rows": ("SentenceRow", "SentenceRows", "pad_batch"),
+    "sentence_rows": ("SentenceExample", "SentenceDataset", "sentence_collator"),
     "sentences": ("SentenceData", "load_sentences"),
     "sources": ("ImageData", "load_images"),
     "splits": ("stratified_split",),

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..errors import CrateError
-from .packing import Tokens
+from .packing import TokenFile
 
 
 class _Cut(Dataset[dict[str, Tensor]]):
     """Opens the file in whichever process asks, so that workers get its path and not its contents."""
 
-    def __init__(self, tokens: Tokens, block: int, needed: int) -> None:
+    def __init__(self, tokens: TokenFile, block: int, needed: int) -> None:
         if block < 2:
             raise CrateError(f"block is {block}; it must be at least 2, a token and the one after it")
         if len(tokens) < needed:
@@ -41,7 +41,7 @@ class _Cut(Dataset[dict[str, Tensor]]):
 class Blocks(_Cut):
     """Consecutive blocks; what is left at the end is dropped. The model shifts labels by one itself."""
 
-    def __init__(self, tokens: Tokens, block: int) -> None:
+    def __init__(self, tokens: TokenFile, block: int) -> None:
         super().__init__(tokens, block, block)
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class RandomBlocks(_Cut):
     Block i of epoch e depends on (seed, e, i) alone, so that neither workers nor a resume change it.
     """
 
-    def __init__(self, tokens: Tokens, block: int, *, seed: int = 0, length: int | None = None) -> None:
+    def __init__(self, tokens: TokenFile, block: int, *, seed: int = 0, length: int | None = None) -> None:
         super().__init__(tokens, block, block + 1)
         if seed < 0:
             raise CrateError(f"seed must not be negative, not {seed}")

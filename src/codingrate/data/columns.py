@@ -44,7 +44,7 @@ def find_columns(
     )
 
 
-def undecoded(rows: Any, column: str) -> Any:
+def without_decoding(rows: Any, column: str) -> Any:
     """The rows with images left as bytes or path, so that a broken one breaks nothing before it can be counted."""
     import datasets
 
@@ -88,7 +88,7 @@ def names_of(source: str, values: Sequence[Any] | NDArray[Any]) -> tuple[tuple[s
     return tuple(map(str, distinct)), {value: index for index, value in enumerate(distinct)}
 
 
-class Encode:
+class LabelEncoder:
     """Labels to class indices: through `index` where it knows them; a bare integer is an index already."""
 
     def __init__(self, source: str, column: str, classes: tuple[str, ...], index: Mapping[Any, int] | None) -> None:

@@ -85,7 +85,7 @@ class RowDocuments(Documents):
         return None if below is None else hashed(self.column, below)
 
 
-class SharedDocuments(Documents):
+class DocumentSplit(Documents):
     """One of the two parts of documents that are split by their number."""
 
     def __init__(self, documents: Documents, share: float, seed: int, held: bool) -> None:

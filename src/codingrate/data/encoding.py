@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
-WRAPS = ("end", "both", "none")
-"""Around a document: the end-of-text id after it, the tokenizer's own special tokens on both sides, nothing."""
+SpecialTokens = Literal["eos", "bos_eos", "none"]
+"""Tokens added to a document: end-of-text after it, the tokenizer's own special tokens on both sides, or none."""
+
+SPECIAL_TOKENS: tuple[SpecialTokens, ...] = get_args(SpecialTokens)
 
 _BEGIN, _END = 0xFE, 0xFF  # bytes that UTF-8 never has
 
@@ -26,7 +28,7 @@ _BEGIN, _END = 0xFE, 0xFF  # bytes that UTF-8 never has
 class Encoder:
     """A tokenizer with its separators. Text that spells a special token is encoded as the text it is."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, wrap: str) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, special_tokens: SpecialTokens) -> None:
         from tokenizers import Tokenizer
 
         if not tokenizer.is_fast:
@@ -39,7 +41,7 @@ class Encoder:
         self.tokenizer.no_padding()
         self.tokenizer.encode_special_tokens = True
         self.hash = hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
-        self.before, self.after = _around(tokenizer, self.tokenizer, wrap)
+        self.before, self.after = _around(tokenizer, self.tokenizer, special_tokens)
         self.dtype: Literal["uint16", "uint32"] = "uint16" if id_count(tokenizer) <= 2**16 else "uint32"
         self._little = np.dtype(self.dtype).newbyteorder("<")
         self._table = self._byte_table()
@@ -98,17 +100,19 @@ class Encoder:
         return table
 
 
-def _around(tokenizer: PreTrainedTokenizerBase, plain: Tokenizer, wrap: str) -> tuple[list[int], list[int]]:
+def _around(
+    tokenizer: PreTrainedTokenizerBase, plain: Tokenizer, special_tokens: SpecialTokens
+) -> tuple[list[int], list[int]]:
     """The ids before and after each document."""
-    if wrap == "none":
+    if special_tokens == "none":
         return [], []
-    if wrap == "end":
+    if special_tokens == "eos":
         if tokenizer.eos_token_id is None:
-            raise CrateError("the tokenizer has no end-of-text token (eos_token); set one, or take wrap='none'")
+            raise CrateError("the tokenizer has no end-of-text token; set `eos_token`, or use special_tokens='none'")
         return [], [int(tokenizer.eos_token_id)]
     bare, dressed = (plain.encode("a", add_special_tokens=special).ids for special in (False, True))
     place = next(i for i in range(len(dressed)) if dressed[i : i + len(bare)] == bare)
     before, after = dressed[:place], dressed[place + len(bare) :]
     if not before and not after:
-        raise CrateError("the tokenizer puts no special tokens around a text; take wrap='end'")
+        raise CrateError("the tokenizer adds no special tokens to a text; use special_tokens='eos'")
     return before, after

@@ -9,7 +9,7 @@ GLUE_HUB = "nyu-mll/glue"
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One task. Settings are the paper's: learning rate 2e-5 and batches of 32 for all, no search."""
+    """One task; the settings of its fine-tuning are in the recipe `glue`."""
 
     columns: tuple[str, ...]
     """Column of the sentence, or of both sentences."""
@@ -19,14 +19,6 @@ class GlueTask:
     """What is measured on the development set, the one the paper reports first."""
     validation: tuple[str, ...] = ("validation",)
     """Development sets."""
-    epochs: int = 3
-    """Passes over the training set."""
-    max_length: int = 512
-    """Tokens a sentence or pair is cut to."""
-    learning_rate: float = 2e-5
-    """Peak learning rate."""
-    batch: int = 32
-    """Sentences or pairs per step."""
     in_average: bool = True
     """Whether it counts in the paper's average, to which each development set of MNLI gives a number of its own."""
 
@@ -35,18 +27,17 @@ _PAIR = ("sentence1", "sentence2")
 
 GLUE = {
     "sst2": GlueTask(("sentence",), ("negative", "positive")),
-    "mrpc": GlueTask(_PAIR, ("not_equivalent", "equivalent"), ("f1", "accuracy"), epochs=5),
+    "mrpc": GlueTask(_PAIR, ("not_equivalent", "equivalent"), ("f1", "accuracy")),
     "stsb": GlueTask(_PAIR, None, ("spearman", "pearson")),
     "qqp": GlueTask(("question1", "question2"), ("not_duplicate", "duplicate"), ("f1", "accuracy")),
     "mnli": GlueTask(
         ("premise", "hypothesis"),
         ("entailment", "neutral", "contradiction"),
         validation=("validation_matched", "validation_mismatched"),
-        epochs=8,
     ),
     "qnli": GlueTask(("question", "sentence"), ("entailment", "not_entailment")),
     "rte": GlueTask(_PAIR, ("entailment", "not_entailment")),
-    "wnli": GlueTask(_PAIR, ("not_entailment", "entailment"), epochs=5, max_length=128),
+    "wnli": GlueTask(_PAIR, ("not_entailment", "entailment")),
     "cola": GlueTask(("sentence",), ("unacceptable", "acceptable"), ("matthews",), in_average=False),
 }
 """Tasks by their name on the hub, in the order of the paper's table; CoLA is not in it."""

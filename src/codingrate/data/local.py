@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CrateError
-from .arrays import is_idx, open_idx
+from .mnist_idx import is_idx, open_idx
 from .splits import SPLIT_WORDS
 from .tables import by_split, files_below, is_saved, open_saved, open_tables
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .._files import atomic_write
 from ..errors import CrateError, unknown_name
 from .documents import Documents, hashed
-from .encoding import WRAPS, Encoder
+from .encoding import SPECIAL_TOKENS, Encoder, SpecialTokens
 from .tables import first_line
 from .text_files import Piece
 
@@ -27,7 +27,7 @@ _BATCH = 2**20  # characters tokenised at a time
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenFile:
     """A file of token ids, little-endian, and what is known about it (in a JSON file beside it)."""
 
     path: Path
@@ -64,22 +64,23 @@ def pack_text(
     *,
     name: str = "text",
     folder: str | Path | None = None,
-    wrap: Literal["end", "both", "none"] = "end",
+    special_tokens: SpecialTokens = "eos",
     progress: Callable[[int], None] | None = None,
-) -> Tokens:
+) -> TokenFile:
     """Tokenise documents into one file of `folder`, or find them there already.
 
-    `wrap`: the end-of-text id after each document (GPT), the tokenizer's special tokens on both sides of it
-    (`<s> A </s>`, RoBERTa), or none. Special tokens that a text spells out are text here. A file is used again only
-    for the same text, tokenizer and wrap. `progress` is told the number of bytes read so far.
+    `special_tokens` puts the end-of-text token after each document (`eos`, as for GPT), the tokenizer's own special
+    tokens on both sides of it (`bos_eos`, `<s> A </s>` as for RoBERTa), or nothing (`none`). A special token that is
+    spelled out in the text is treated as text. A file is reused only for the same text, tokenizer and special tokens.
+    `progress` is called with the number of bytes read so far.
     """
-    if wrap not in WRAPS:
-        raise unknown_name("wrap", wrap, WRAPS)
-    encoder = Encoder(tokenizer, wrap)
+    if special_tokens not in SPECIAL_TOKENS:
+        raise unknown_name("special_tokens", special_tokens, SPECIAL_TOKENS)
+    encoder = Encoder(tokenizer, special_tokens)
     below = documents.key()
-    key = None if below is None else hashed(_FORMAT, below, encoder.hash, wrap)
+    key = None if below is None else hashed(_FORMAT, below, encoder.hash, special_tokens)
     stem = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in Path(name).name) or "text"
-    mark = (key or hashed(name, encoder.hash, wrap))[:16]
+    mark = (key or hashed(name, encoder.hash, special_tokens))[:16]
     path = (Path(folder).expanduser() if folder else token_cache()) / f"{stem}-{mark}.bin"
     found = read_tokens(path) if key else None
     if found is not None and found.key == key:
@@ -91,21 +92,21 @@ def pack_text(
         if documents.key() != below:
             raise CrateError(f"{name} changed while it was read; start again")
         os.fsync(file.fileno())  # before the JSON file vouches for it
-    tokens = Tokens(path, count, encoder.dtype, number, size, encoder.hash, key)
+    tokens = TokenFile(path, count, encoder.dtype, number, size, encoder.hash, key)
     about = {name: value for name, value in asdict(tokens).items() if name != "path"}
     with atomic_write(path.with_suffix(".json")) as draft:
         draft.write_text(json.dumps({"format": _FORMAT, **about}, indent=2) + "\n", encoding="utf-8")
     return tokens
 
 
-def read_tokens(path: str | Path) -> Tokens | None:
+def read_tokens(path: str | Path) -> TokenFile | None:
     """What `pack_text` wrote, or None unless it is there and whole: the JSON file comes last and knows the size."""
     path = Path(path)
     try:
         about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         if about.pop("format") != _FORMAT:
             return None
-        tokens = Tokens(path, **about)
+        tokens = TokenFile(path, **about)
         whole = path.stat().st_size == tokens.count * np.dtype(tokens.dtype).itemsize
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing, cut short, or not ours
         return None

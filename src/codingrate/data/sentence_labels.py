@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CrateError
-from .columns import Encode, label_names, label_values, names_of
+from .columns import LabelEncoder, label_names, label_values, names_of
 
 
 def check_texts(source: str, rows: Any, columns: tuple[str, ...], texts: tuple[str, ...]) -> None:
@@ -43,7 +43,7 @@ def class_labels(
     recoded = {}
     feature = datasets.ClassLabel(names=list(classes))
     for split, rows in parts.items():
-        codes = Encode(f"the {split} split of {name}", column, classes, index).array(values[split])
+        codes = LabelEncoder(f"the {split} split of {name}", column, classes, index).array(values[split])
         recoded[split] = rows.remove_columns([column]).add_column(column, codes, feature=feature)
     return recoded, classes
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..errors import CrateError
@@ -15,14 +14,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class SentenceRow(TypedDict):
+class SentenceExample(TypedDict):
     """One sentence or pair, its special tokens in place."""
 
     input_ids: list[int]
     label: int | float
 
 
-class SentenceRows(Dataset[SentenceRow]):
+class SentenceDataset(Dataset[SentenceExample]):
     """Sentences or pairs, tokenised when they are asked for; pairs that are too long lose tokens where they have most.
 
     A float label makes a regression, an integer is a class.
@@ -45,10 +44,10 @@ class SentenceRows(Dataset[SentenceRow]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> SentenceRow:
+    def __getitem__(self, index: int) -> SentenceExample:
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: list[int]) -> list[SentenceRow]:
+    def __getitems__(self, indices: list[int]) -> list[SentenceExample]:
         """A batch of rows in one look-up, which the DataLoader asks for when it can."""
         found = self.rows[[range(len(self.rows))[index] for index in indices]]
         texts = [list(found[name]) for name in self.columns]
@@ -59,17 +58,17 @@ class SentenceRows(Dataset[SentenceRow]):
         return [{"input_ids": ids, "label": label} for ids, label in zip(encoded, labels, strict=True)]
 
 
-def pad_batch(rows: Sequence[SentenceRow], pad_id: int | None = None) -> dict[str, Tensor]:
-    """Rows padded at the end to the longest: `input_ids` and `attention_mask` (batch, n), `labels` (batch,), long for
-    classes and float for regression. What the padding holds has no effect, so a tokenizer without one may do.
+def sentence_collator(tokenizer: PreTrainedTokenizerBase) -> Callable[[Any], dict[str, Any]]:
+    """Return transformers' collator for sentences: `input_ids` and `attention_mask` (batch, n), `labels` (batch,).
+
+    Padding goes to the end of a sentence. A tokenizer without a padding token pads with id 0, which has no effect
+    because the attention mask is 0 there.
     """
-    longest = max(len(row["input_ids"]) for row in rows)
-    ids = torch.full((len(rows), longest), pad_id or 0, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for place, row in enumerate(rows):
-        length = len(row["input_ids"])
-        ids[place, :length] = torch.tensor(row["input_ids"], dtype=torch.long)
-        mask[place, :length] = 1
-    numbers = isinstance(rows[0]["label"], float)
-    labels = torch.tensor([row["label"] for row in rows], dtype=torch.float if numbers else torch.long)
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    from transformers import DataCollatorWithPadding
+
+    tokenizer = copy.deepcopy(tokenizer)  # the caller's tokenizer keeps its settings
+    tokenizer.padding_side = "right"
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(0)
+    return DataCollatorWithPadding(tokenizer)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import CrateError
-from .arrays import open_digits
 from .catalogue import BUILT_IN, KNOWN, Known, dataset_names
-from .columns import Encode, find_columns, label_names, label_values, names_of, undecoded
+from .columns import LabelEncoder, find_columns, label_names, label_values, names_of, without_decoding
 from .hub import is_hub_id, local_path, open_hub
 from .local import open_local
+from .mnist_idx import open_digits
 from .splits import HeldOut, choose_splits, stratified_split
 
 DIGITS_SEED, DIGITS_SHARE = 0, 0.2  # the one split of the built-in digits, whatever seed the run has
@@ -106,7 +106,7 @@ def _prepare_rows(
     classes, index = label_names(train, label) or known, None
     if classes is None:
         classes, index = names_of(name, values)
-    code = Encode(name, label, classes, index)
+    code = LabelEncoder(name, label, classes, index)
     train, labels = _recode(train, image, label, classes, code.array(values))
     if len(np.unique(labels)) < 2:
         only = classes[int(labels[0])]
@@ -136,7 +136,7 @@ def _recode(rows: Any, image: str, label: str, classes: tuple[str, ...], codes: 
     if label_names(rows, label) is None:
         feature = datasets.ClassLabel(names=list(classes))
         rows = rows.remove_columns([label]).add_column(label, codes, feature=feature)
-    return undecoded(rows.select_columns([image, label]), image), codes
+    return without_decoding(rows.select_columns([image, label]), image), codes
 
 
 def _prepare_stream(
@@ -149,8 +149,10 @@ def _prepare_stream(
         if None in seen:
             raise CrateError(f"{name} has rows without a label in column {label!r}")
         classes, index = names_of(name, np.array(sorted(seen)))
-    code = Encode(name, label, classes, index)
-    streams = [undecoded(rows.select_columns([image, label]), image) for rows in (train, test) if rows is not None]
+    code = LabelEncoder(name, label, classes, index)
+    streams = [
+        without_decoding(rows.select_columns([image, label]), image) for rows in (train, test) if rows is not None
+    ]
     if label_names(train, label) is None:
         streams = [rows.map(code) for rows in streams]
     if len(streams) == 2:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CrateError, unknown_name
-from .documents import Documents, FileDocuments, SharedDocuments, TextDocuments
+from .documents import Documents, DocumentSplit, FileDocuments, TextDocuments
 from .pydoc_topics import pydoc_topics
 from .splits import choose_splits
 from .text_files import SEPARATE, tail
@@ -88,7 +88,7 @@ def _hold_out(name: str, documents: Documents, share: float, seed: int) -> tuple
     if count == 1:
         raise CrateError(f"{name} has one document only, so none can be held out; give a validation file")
     share = max(share, 1 / count)
-    return SharedDocuments(documents, share, seed, False), SharedDocuments(documents, share, seed, True)
+    return DocumentSplit(documents, share, seed, False), DocumentSplit(documents, share, seed, True)
 
 
 def _count(documents: Documents, enough: int) -> int:

@@ -63,7 +63,7 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
         d = config.hidden_size
         self.crate = CrateModel(config)
         self.mask_token = nn.Parameter(torch.empty(config.patch_dim if config.mask_space == "pixel" else d))
-        layer = DecoderLayer if config.decoder == "mirror" else EncoderLayer
+        layer = DecoderLayer if config.decoder_type == "mirror" else EncoderLayer
         depth = config.num_hidden_layers if config.decoder_layers is None else config.decoder_layers
         dropped = config.mask_space == "drop"
         self.decoder_embed = nn.Linear(d, d) if dropped else nn.Identity()
@@ -139,7 +139,7 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
         tokens = embedding.tokens(patches)
         if self.config.mask_space == "embedding":
             tokens = torch.where(mask[..., None], self.mask_token.to(tokens.dtype), tokens)
-        tokens = embedding.dropout(embedding.place(tokens, grid))
+        tokens = embedding.dropout(embedding.add_positions(tokens, grid))
         if self.config.mask_space != "drop":
             return tokens
         front = int(self.config.class_token)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -17,13 +18,13 @@ from ..errors import CrateError
 from ..operators import (
     TSSA,
     DictionarySparsifier,
-    OutputMap,
+    KeyValueCache,
+    OutputProjection,
     OvercompleteDictionary,
-    Past,
     SubspaceAttention,
     orthogonality_gap,
 )
-from .cache import LayerPast, adopt, tokens_seen, visible_with_past
+from .cache import LayerCache, adopt, cached_attention_mask, cached_length
 from .config import CrateConfig
 from .embedding import PatchEmbedding, PositionTable, TextEmbedding
 from .layers import DecoderLayer, EncoderLayer, Synthesis
@@ -37,7 +38,7 @@ class Trace:
 
     states: bool | Collection[int] = False
     """Whether tokens are written down, or of which layers, from 0 and on into a decoder; the others' are None."""
-    weights: bool = False
+    return_attention: bool = False
     hidden: list[Tensor | None] = field(default_factory=list)
     compressed: list[Tensor | None] = field(default_factory=list)
     attentions: list[Tensor] = field(default_factory=list)
@@ -47,20 +48,20 @@ class Trace:
         layers: nn.ModuleList,
         z: Tensor,
         mask: Tensor | None = None,
-        queries: int | None = None,
-        past: Sequence[Past] = (),
+        num_queries: int | None = None,
+        caches: Sequence[KeyValueCache] = (),
     ) -> Tensor:
         """Z through the layers, writing down what was asked for; the first Z is the caller's to write.
 
-        Where nothing is written down the last layer may leave out all but the first `queries` tokens. `past` is what
-        each layer has kept of earlier tokens.
+        If nothing is recorded, the last layer computes only the first `num_queries` tokens. `caches` hold the keys and
+        values of earlier tokens, one per layer.
         """
         for index, layer in enumerate(layers):
-            last = index == len(layers) - 1 and not self.states and not self.weights
-            options: tuple[Any, ...] = (queries,) if last and queries else ()
-            if past:
-                options = (*(options or (None,)), past[index])
-            z, compressed, attention = layer(z, mask, self.weights, *options)
+            last = index == len(layers) - 1 and not self.states and not self.return_attention
+            options: tuple[Any, ...] = (num_queries,) if last and num_queries else ()
+            if caches:
+                options = (*(options or (None,)), caches[index])
+            z, compressed, attention = layer(z, mask, self.return_attention, *options)
             if self.states:
                 number = len(self.compressed)
                 self.compressed.append(compressed if self.keeps(number) else None)
@@ -84,8 +85,24 @@ class Trace:
         return {
             "hidden_states": tuple(self.hidden) if self.states else None,
             "compressed_states": tuple(self.compressed) if self.states else None,
-            "attentions": tuple(self.attentions) if self.weights else None,
+            "attentions": tuple(self.attentions) if self.return_attention else None,
         }
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Switch a model to eval mode for the duration of a `with` block, then restore the mode of every module.
+
+    Each module is restored by itself, because a frozen body may be in eval mode within a model in training.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(model.training)  # drops what modules cache in eval mode
+        for module, mode in modes:
+            module.training = mode
 
 
 class CratePreTrainedModel(PreTrainedModel):
@@ -111,7 +128,7 @@ class CratePreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=self.config.initializer_range)
         elif isinstance(module, PositionTable):
-            if module.weight.requires_grad:
+            if self.config.positions == "learned":
                 init.normal_(module.weight, std=std)
             else:
                 init.copy_(module.weight, module.formula())
@@ -130,7 +147,7 @@ class CratePreTrainedModel(PreTrainedModel):
         if self.config.initializer == "xavier":
             init.xavier_uniform_(module.weight)
         elif self.config.initializer == "normal":
-            scaled = self.config.scaled_output_init and isinstance(module, OutputMap)
+            scaled = self.config.scaled_output_init and isinstance(module, OutputProjection)
             branches = 2 * self.config.num_hidden_layers if scaled else 1
             init.normal_(module.weight, std=self.config.initializer_range / math.sqrt(branches))
         else:  # what nn.Linear does by itself
@@ -171,6 +188,14 @@ class CratePreTrainedModel(PreTrainedModel):
         ]
         return torch.stack(gaps).sum() if gaps else torch.zeros((), device=self.device)
 
+    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
+        """Count the parameters and, unless `only_trainable`, the frozen tables, which published sizes include.
+
+        Frozen tables (sinusoidal positions, unit gains of prototypes) are buffers. DINO's center is state, not counted.
+        """
+        frozen = 0 if only_trainable else sum(b.numel() for name, b in self.named_buffers() if name != "center")
+        return int(super().num_parameters(only_trainable, exclude_embeddings)) + frozen
+
     def regularized(self, loss: Tensor) -> Tensor:
         """The training loss with the orthogonality penalty where the config asks for one."""
         if self.training and self.config.orthogonality == "penalty":
@@ -184,12 +209,12 @@ class CratePreTrainedModel(PreTrainedModel):
             save_image_processor(self.config, save_directory)
 
 
-def _real(attention_mask: Tensor | None, z: Tensor, seen: int | Tensor) -> Tensor | None:
+def _real(attention_mask: Tensor | None, z: Tensor, past_length: int | Tensor) -> Tensor | None:
     """The caller's mask as booleans: which tokens are real, or which pairs are visible where it has four axes."""
     if attention_mask is None or (attention_mask.ndim == 4 and attention_mask.dtype == torch.bool):
         return attention_mask
     batch, tokens = z.shape[:2]
-    expected = (batch, seen + tokens if isinstance(seen, int) else attention_mask.shape[-1])
+    expected = (batch, past_length + tokens if isinstance(past_length, int) else attention_mask.shape[-1])
     if tuple(attention_mask.shape) != expected:
         raise CrateError(f"attention_mask has shape {tuple(attention_mask.shape)}; expected {expected}")
     return attention_mask.bool()
@@ -243,40 +268,40 @@ class CrateModel(CratePreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | Collection[int] | None = None,
         return_dict: bool | None = None,
-        queries: int | None = None,
+        num_queries: int | None = None,
         **_: Any,
     ) -> CrateModelOutput | tuple[Any, ...]:
         """Images or ids to Z^{L+1} (batch, n, d); `attention_mask` (batch, n) is 1 where a token is real.
 
-        With `queries`, and unless the inside is asked for, the last layer computes only so many tokens from the front.
+        With `num_queries` the last layer computes only the first so many tokens, unless hidden states are asked for.
         A causal text model goes on from the tokens in `past_key_values`, any cache of transformers, or starts one with
         `use_cache=True`; `attention_mask` then counts earlier tokens as well. It hands the cache out unless
         `use_cache=False`. `output_hidden_states` may name the layers, from 0, whose tokens are wanted.
         """
         trace = self.trace(output_hidden_states, output_attentions)
         cache = self.cache(past_key_values, use_cache)
-        past: list[LayerPast] = []
+        caches: list[LayerCache] = []
         mask = None
         if self.config.modality == "vision":
             if pixel_values is None:
                 raise CrateError("pixel_values is missing; a vision model reads (batch, channels, height, width)")
             z = self.embedding(pixel_values)
         else:
-            seen = tokens_seen(cache)
+            past_length = cached_length(cache)
             z = self.embedding(
                 input_ids,
                 inputs_embeds=inputs_embeds,
                 position_ids=position_ids,
                 token_type_ids=token_type_ids,
                 attention_mask=attention_mask,
-                seen=seen,
+                past_length=past_length,
             )
-            mask = _real(attention_mask, z, seen)
+            mask = _real(attention_mask, z, past_length)
             if cache is not None:
-                past = [LayerPast(cache, index, seen) for index in range(len(self.layers))]
+                caches = [LayerCache(cache, index, past_length) for index in range(len(self.layers))]
                 if mask is None or mask.ndim == 2:
-                    mask = visible_with_past(cache, seen, mask, z.shape[1], z.device)
-        z = trace.run(self.layers, trace.start(z), mask, queries, past)
+                    mask = cached_attention_mask(cache, past_length, mask, z.shape[1], z.device)
+        z = trace.run(self.layers, trace.start(z), mask, num_queries, caches)
         kept = None if use_cache is False else cache
         output = CrateModelOutput(last_hidden_state=self.norm(z), past_key_values=kept, **trace.outputs())
         return output if self.returns_dict(return_dict) else output.to_tuple()
@@ -286,7 +311,7 @@ class CrateModel(CratePreTrainedModel):
         if given is None and not wanted:
             return None
         layers = cast("list[EncoderLayer]", list(self.layers))
-        kept = layers[0].attention.kept_tensors
+        kept = layers[0].attention.cache_tensors
         if not self.config.causal or not kept:
             kind = f"attention {self.config.attention!r}" if self.config.causal else "a model without causal=True"
             raise CrateError(f"{kind} keeps nothing of earlier tokens; take use_cache=False")
@@ -299,11 +324,11 @@ class CrateModel(CratePreTrainedModel):
             adopt(cache)
         return cache
 
-    def trace(self, states: bool | Collection[int] | None, weights: bool | None) -> Trace:
+    def trace(self, states: bool | Collection[int] | None, return_attention: bool | None) -> Trace:
         """What to write down: the caller's word, else the config's."""
         states = bool(self.config.output_hidden_states) if states is None else states
-        weights = self.config.output_attentions if weights is None else weights
-        return Trace(states=states, weights=bool(weights))
+        return_attention = self.config.output_attentions if return_attention is None else return_attention
+        return Trace(states=states, return_attention=bool(return_attention))
 
     def returns_dict(self, return_dict: bool | None) -> bool:
         """Whether to answer with a named output or a tuple: the caller's word, else the config's."""

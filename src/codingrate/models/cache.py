@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer, StaticLayer
 
 from ..errors import CrateError
-from ..operators import visible_pairs
+from ..operators import attention_mask
 
 
 class _OneTensor:
@@ -54,7 +54,7 @@ class _OneTensor:
             raise CrateError("this cache holds one tensor per layer, for attention 'mssa'; give another model its own")
 
 
-class ProjectionLayer(_OneTensor, DynamicLayer):  # type: ignore[misc]
+class DynamicProjectionLayer(_OneTensor, DynamicLayer):  # type: ignore[misc]
     """w of all tokens so far, growing with every step."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -86,44 +86,44 @@ class StaticProjectionLayer(_OneTensor, StaticLayer):  # type: ignore[misc]
 def adopt(cache: Cache) -> None:
     """Give an empty cache layers that hold one tensor; other kinds of layers (quantized) keep two and serve as well."""
     if cache.layer_class_to_replicate is DynamicLayer:
-        cache.layer_class_to_replicate = ProjectionLayer
+        cache.layer_class_to_replicate = DynamicProjectionLayer
     for index, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and not layer.is_initialized:
-            cache.layers[index] = ProjectionLayer()
+            cache.layers[index] = DynamicProjectionLayer()
         elif type(layer) is StaticLayer and not layer.is_initialized:
             cache.layers[index] = StaticProjectionLayer(layer.max_cache_len)
 
 
-def tokens_seen(cache: Cache | None) -> int | Tensor:
+def cached_length(cache: Cache | None) -> int | Tensor:
     """Tokens in a cache; of a static one a tensor, which a compiled step can read, and a copy, as it counts on."""
-    seen: int | Tensor = 0 if cache is None else cache.get_seq_length()
-    return seen.clone() if isinstance(seen, Tensor) else seen
+    past_length: int | Tensor = 0 if cache is None else cache.get_seq_length()
+    return past_length.clone() if isinstance(past_length, Tensor) else past_length
 
 
-def visible_with_past(
-    cache: Cache, seen: int | Tensor, mask: Tensor | None, tokens: int, device: torch.device
+def cached_attention_mask(
+    cache: Cache, past_length: int | Tensor, mask: Tensor | None, tokens: int, device: torch.device
 ) -> Tensor | None:
     """Which tokens each of the new ones may see, (batch or 1, 1, new, all); None: the attention knows by itself.
 
-    `mask` (batch, seen + new) is True where a token is real. A static cache has room for more tokens than there are;
-    nothing sees that far ahead.
+    `mask` (batch, past_length + new) is True where a token is real. A static cache has room for more tokens than there
+    are; nothing sees that far ahead.
     """
-    if mask is None and isinstance(seen, int) and seen == 0:
+    if mask is None and isinstance(past_length, int) and past_length == 0:
         return None
-    length = cache.get_max_length() if cache.is_compileable else int(seen) + tokens
+    length = cache.get_max_length() if cache.is_compileable else int(past_length) + tokens
     if mask is not None:
         mask = F.pad(mask, (0, length - mask.shape[-1]))
-    pairs = visible_pairs(tokens, length, True, mask, device, seen)
+    pairs = attention_mask(tokens, length, True, mask, device, past_length)
     return pairs if pairs is None or pairs.ndim == 4 else pairs[None, None]
 
 
 @dataclass(frozen=True)
-class LayerPast:
-    """One layer's part of a cache, as an attention operator meets it (`operators.Past`)."""
+class LayerCache:
+    """One layer's part of a cache, as an attention operator meets it (`operators.KeyValueCache`)."""
 
     cache: Cache
     index: int
-    seen: int | Tensor
+    past_length: int | Tensor
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keep keys and values (batch, K, n, p) of the new tokens, and hand out those of all tokens."""

@@ -27,8 +27,8 @@ class CrateForImageClassification(CratePreTrainedModel):
 
     def features(self, pixel_values: Tensor) -> Tensor:
         """What the head reads of images, (batch, d): for probes and neighbours."""
-        queries = 1 if self.config.pooling == "class" else None
-        return self.pool(self.crate(pixel_values, return_dict=True, queries=queries).last_hidden_state)
+        num_queries = 1 if self.config.pooling == "class" else None
+        return self.pool(self.crate(pixel_values, return_dict=True, num_queries=num_queries).last_hidden_state)
 
     def pool(self, last_hidden_state: Tensor) -> Tensor:
         """The pooled and normalised token the head reads, (batch, d)."""
@@ -54,7 +54,7 @@ class CrateForImageClassification(CratePreTrainedModel):
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             return_dict=True,
-            queries=1 if self.config.pooling == "class" else None,
+            num_queries=1 if self.config.pooling == "class" else None,
         )
         logits = self.head(self.pool(body.last_hidden_state))
         loss = None if labels is None else self.regularized(F.cross_entropy(logits, labels))

@@ -131,7 +131,7 @@ class CrateConfig(PreTrainedConfig):
     mask_space: Literal["pixel", "embedding", "drop"] = "pixel"
     """Where a removed patch becomes the mask token: before the patch projection (paper), after it (released
     code), or it is dropped from the encoder and enters the decoder (the black-box MAE)."""
-    decoder: Literal["mirror", "forward"] = "mirror"
+    decoder_type: Literal["mirror", "forward"] = "mirror"
     """Decoder layers: g^ℓ, which undoes f^ℓ, or layers like the encoder's (the black-box MAE)."""
     decoder_layers: int | None = None
     """Depth of the decoder; None is the encoder's."""
@@ -166,10 +166,6 @@ class CrateConfig(PreTrainedConfig):
     def field_names(cls) -> list[str]:
         """The fields a user may set."""
         return sorted(field.name for field in dataclasses.fields(cls))
-
-    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "CrateConfig":
-        """This config itself: transformers would take our field `decoder` for a config within."""
-        return self
 
     def check(self) -> None:
         """Refuse what cannot be built, in one line."""

@@ -41,8 +41,8 @@ def count_model(name: str) -> ModelCount:
         width=config.hidden_size,
         layers=config.num_hidden_layers,
         heads=config.num_attention_heads,
-        parameters=sum(p.numel() for p in model.parameters()),
-        frozen=sum(p.numel() for p in model.parameters() if not p.requires_grad),
+        parameters=model.num_parameters(),
+        frozen=model.num_parameters() - model.num_parameters(only_trainable=True),
         flops=flops // config.max_tokens if text else flops,
         unit="token" if text else "image",
     )

@@ -77,8 +77,8 @@ class Branch(nn.Module):
 
     def body(self, pixel_values: Tensor | None, **options: Any) -> CrateModelOutput:
         """The body's output; of its last layer no more than is read, unless the inside is asked for."""
-        queries = 1 if self.config.pooling == "class" else None
-        return cast(CrateModelOutput, self.crate(pixel_values, return_dict=True, queries=queries, **options))
+        num_queries = 1 if self.config.pooling == "class" else None
+        return cast(CrateModelOutput, self.crate(pixel_values, return_dict=True, num_queries=num_queries, **options))
 
     def pool(self, last_hidden_state: Tensor | None) -> Tensor:
         """The class token, or the mean of all tokens, normalised: (batch, d)."""

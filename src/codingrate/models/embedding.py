@@ -48,18 +48,18 @@ def grid_sinusoids(rows: int, columns: int, dim: int) -> Tensor:
 class PositionTable(nn.Module):
     """E_pos: a row of width d for every position, trained or frozen at sines and cosines."""
 
+    weight: Tensor
+
     def __init__(self, config: CrateConfig) -> None:
         super().__init__()
         self.config = config
         vision = config.modality == "vision"
         rows = config.num_patches + config.class_token if vision else config.max_position_embeddings
-        self.weight = nn.Parameter(torch.empty(rows, config.hidden_size))
-
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """A frozen table stays frozen when a loader puts another tensor in its place."""
-        if param is not None:
-            param.requires_grad_(self.config.positions == "learned")
-        super().register_parameter(name, param)
+        weight = torch.empty(rows, config.hidden_size)
+        if config.positions == "learned":
+            self.weight = nn.Parameter(weight)
+        else:
+            self.register_buffer("weight", weight)
 
     def formula(self) -> Tensor:
         """The frozen table; a class token's row is zero."""
@@ -102,7 +102,7 @@ class PatchEmbedding(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """Images (batch, channels, height, width) to tokens (batch, n, d)."""
         patches, grid = self.patches(pixels)
-        return self.dropout(self.place(self.tokens(patches), grid))
+        return self.dropout(self.add_positions(self.tokens(patches), grid))
 
     def patches(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Patches (batch, N, P²·channels) and their grid; refuses images the model cannot cut."""
@@ -123,7 +123,7 @@ class PatchEmbedding(nn.Module):
         """W_pre of every patch, (batch, N, d)."""
         return self.token_norm(self.project(self.patch_norm(patches)))
 
-    def place(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+    def add_positions(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
         """The class token in front and positions added, (batch, n, d)."""
         if self.class_token is not None:
             tokens = torch.cat([self.class_token.expand(len(tokens), 1, -1), tokens], dim=1)
@@ -151,11 +151,11 @@ class TextEmbedding(nn.Module):
         position_ids: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        seen: int | Tensor = 0,
+        past_length: int | Tensor = 0,
     ) -> Tensor:
         """Ids (batch, n), or embeddings (batch, n, d) in their place, to tokens (batch, n, d).
 
-        `position_ids` are rows of the table; left out they are counted, on from the `seen` tokens before these.
+        `position_ids` are rows of the table; left out they are counted, on from the `past_length` tokens before these.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise CrateError("give either input_ids or inputs_embeds")
@@ -165,15 +165,15 @@ class TextEmbedding(nn.Module):
             )
         tokens = self.words(input_ids) if inputs_embeds is None else inputs_embeds
         length = tokens.shape[1]
-        if isinstance(seen, int) and seen + length > self.config.max_tokens:
+        if isinstance(past_length, int) and past_length + length > self.config.max_tokens:
             offset = self.config.position_offset
             raise CrateError(
-                f"sequence of {seen + length} tokens is longer than max_position_embeddings "
+                f"sequence of {past_length + length} tokens is longer than max_position_embeddings "
                 f"{self.config.max_position_embeddings}{f' less position_offset {offset}' * bool(offset)}; shorten it"
             )
         if self.positions is not None:
             if position_ids is None:
-                position_ids = self.count(input_ids, attention_mask, length, seen)
+                position_ids = self.count(input_ids, attention_mask, length, past_length)
             table = self.positions.weight
             tokens = tokens + (table[:length] if position_ids is None else F.embedding(position_ids, table))
         if self.types is not None:
@@ -182,7 +182,7 @@ class TextEmbedding(nn.Module):
         return self.dropout(self.norm(tokens))
 
     def count(
-        self, input_ids: Tensor | None, attention_mask: Tensor | None, length: int, seen: int | Tensor
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, length: int, past_length: int | Tensor
     ) -> Tensor | None:
         """Positions (batch or 1, n) of the tokens in the table, None for the first n rows.
 
@@ -195,6 +195,6 @@ class TextEmbedding(nn.Module):
             return real.cumsum(-1) * real + offset - 1
         if self.config.causal and attention_mask is not None and attention_mask.ndim == 2:
             return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
-        if isinstance(seen, int) and seen + offset == 0:
+        if isinstance(past_length, int) and past_length + offset == 0:
             return None
-        return (torch.arange(length, device=self.words.weight.device) + seen + offset)[None]
+        return (torch.arange(length, device=self.words.weight.device) + past_length + offset)[None]

@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache
 
 from ..errors import CrateError
 from .base import CrateModel, CratePreTrainedModel
-from .cache import tokens_seen, visible_with_past
+from .cache import cached_attention_mask, cached_length
 from .config import CrateConfig
 from .outputs import CrateModelOutput, CrateTaskOutput
 
@@ -169,9 +169,9 @@ class CrateForCausalLM(_TextModel, GenerationMixin):
         **_: Any,
     ) -> Tensor | None:
         """Which tokens the new ones see, as a table of fixed shape: what `generate` gives a step it may compile."""
-        tokens, seen = inputs_embeds.shape[1], tokens_seen(past_key_values)
+        tokens, past_length = inputs_embeds.shape[1], cached_length(past_key_values)
         mask = None if attention_mask is None else attention_mask.bool()
-        return visible_with_past(past_key_values, seen, mask, tokens, inputs_embeds.device)
+        return cached_attention_mask(past_key_values, past_length, mask, tokens, inputs_embeds.device)
 
     def _validate_generated_length(
         self, generation_config: GenerationConfig, input_ids_length: int, has_default_max_length: bool

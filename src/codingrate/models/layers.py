@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..operators import ATTENTION, SPARSIFIERS, Past
+from ..operators import ATTENTION, SPARSIFIERS, KeyValueCache
 from .config import CrateConfig
 
 
@@ -50,17 +50,17 @@ class EncoderLayer(Layer):
         self,
         z: Tensor,
         mask: Tensor | None = None,
-        weights: bool = False,
-        queries: int | None = None,
-        past: Past | None = None,
+        return_attention: bool = False,
+        num_queries: int | None = None,
+        cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention; with `queries`, of that many front tokens only.
+        """Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention; with `num_queries`, of that many front tokens only.
 
-        With `past` the tokens continue a sequence, of which the attention keeps what it needs.
+        With `cache` the tokens continue a sequence, of which the attention keeps what it needs.
         """
         y = self.attention_input(z)
-        update, attention = self.attention(y, mask, weights, queries, past)
-        compressed = (y if self.normalized_skip else z)[:, :queries] + update
+        update, attention = self.attention(y, mask, return_attention, num_queries, cache)
+        compressed = (y if self.normalized_skip else z)[:, :num_queries] + update
         if not self.norm_first:
             compressed = self.attention_norm(compressed)
         x = self.sparsifier_norm(compressed) if self.norm_first else compressed
@@ -73,9 +73,11 @@ class EncoderLayer(Layer):
         """What attention reads of Z^ℓ."""
         return self.attention_norm(z) if self.norm_first else z
 
-    def flops(self, tokens: int, queries: int | None = None) -> int:
+    def flops(self, tokens: int, num_queries: int | None = None) -> int:
         """Operations for one sequence of so many tokens."""
-        return self.attention.flops(tokens, queries) + self.sparsifier.flops(tokens if queries is None else queries)
+        return self.attention.flops(tokens, num_queries) + self.sparsifier.flops(
+            tokens if num_queries is None else num_queries
+        )
 
 
 class Synthesis(nn.Module):
@@ -108,12 +110,12 @@ class DecoderLayer(Layer):
         self.attention = ATTENTION.create(config.attention, config.attention_spec)
 
     def forward(
-        self, z: Tensor, mask: Tensor | None = None, weights: bool = False
+        self, z: Tensor, mask: Tensor | None = None, return_attention: bool = False
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention."""
         synthesized = self.synthesis(self.synthesis_norm(z))
         y = self.attention_input(synthesized)
-        update, attention = self.attention(y, mask, weights)
+        update, attention = self.attention(y, mask, return_attention)
         return (y if self.normalized_skip else synthesized) - update, synthesized, attention
 
     def attention_input(self, z: Tensor) -> Tensor:

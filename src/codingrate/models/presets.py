@@ -117,7 +117,7 @@ def _presets() -> dict[str, Preset]:
     add(
         "vit-mae-base", autoencoder, "black-box twin",
         **_body(768, 12, 12), **{**mae, **_RELEASED_MAE, **BLACK_BOX, "mask_space": "drop"},
-        decoder="forward", decoder_layers=8, layer_norm_eps=1e-6,
+        decoder_type="forward", decoder_layers=8, layer_norm_eps=1e-6,
     )  # fmt: skip
     add("bert-base", "CrateForMaskedLM", "black-box twin", **_body(768, 12, 12), **BLACK_BOX,
         **{**bert, "positions": "learned"}, projection_bias=True)  # fmt: skip

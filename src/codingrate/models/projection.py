@@ -17,17 +17,17 @@ class Prototypes(nn.Module):
     g starts at 1 and, with `normalize_prototypes`, stays there: scores of unit vectors are then cosines.
     """
 
+    gain: Tensor
+
     def __init__(self, config: CrateConfig) -> None:
         super().__init__()
         self.config = config
         self.direction = nn.Parameter(torch.empty(config.prototypes, config.projection_bottleneck))
-        self.gain = nn.Parameter(torch.empty(config.prototypes, 1))
-
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """A frozen gain stays frozen when a loader puts another tensor in its place."""
-        if param is not None and name == "gain":
-            param.requires_grad_(not self.config.normalize_prototypes)
-        super().register_parameter(name, param)
+        gain = torch.empty(config.prototypes, 1)
+        if config.normalize_prototypes:
+            self.register_buffer("gain", gain)
+        else:
+            self.gain = nn.Parameter(gain)
 
     def forward(self, x: Tensor) -> Tensor:
         """Vectors (..., b) to scores (..., P)."""

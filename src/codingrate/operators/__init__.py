@@ -1,28 +1,19 @@
-"""Operators: attention that compresses tokens, sparsifiers that sparsify them, each chosen by name."""
+"""Operators: attention that compresses tokens and sparsifiers that sparsify them, each chosen by name."""
 
-from .attention import MHSA, MSSA, SubspaceAttention, TiedMSSA, visible_pairs
+from .attention import MHSA, MSSA, TSSA, SubspaceAttention, TiedMSSA, attention_mask
 from .orthogonality import orthogonality_gap, orthonormal_columns
-from .output import OutputMap
 from .registry import (
     ATTENTION,
     SPARSIFIERS,
     Attention,
     AttentionSpec,
-    Past,
+    KeyValueCache,
+    OutputProjection,
     Registry,
     Sparsifier,
     SparsifierSpec,
 )
-from .sparsify import (
-    ISTA,
-    MLP,
-    DictionarySparsifier,
-    Keep,
-    OvercompleteDictionary,
-    ProximalStep,
-    SoftISTA,
-)
-from .tssa import TSSA
+from .sparsify import ISTA, MLP, DictionarySparsifier, Identity, OvercompleteDictionary, ProximalStep, SoftISTA
 
 __all__ = [
     "ATTENTION",
@@ -35,10 +26,10 @@ __all__ = [
     "Attention",
     "AttentionSpec",
     "DictionarySparsifier",
-    "Keep",
-    "OutputMap",
+    "Identity",
+    "KeyValueCache",
+    "OutputProjection",
     "OvercompleteDictionary",
-    "Past",
     "ProximalStep",
     "Registry",
     "SoftISTA",
@@ -46,7 +37,7 @@ __all__ = [
     "SparsifierSpec",
     "SubspaceAttention",
     "TiedMSSA",
+    "attention_mask",
     "orthogonality_gap",
     "orthonormal_columns",
-    "visible_pairs",
 ]

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import CrateError
-from ...models.base import CrateModel, CratePreTrainedModel
+from ...models.base import CrateModel, CratePreTrainedModel, eval_mode
 from ...models.layers import EncoderLayer
-from ...models.modes import evaluating
 from ...operators import MHSA, TSSA, SubspaceAttention
 from .tracing import UnavailableError, default_layer, layer_index, text_passes
 
@@ -37,7 +36,7 @@ def attention_inputs(
         raise CrateError(f"a {type(model).__name__} reads text; use a vision model")
     body = cast(CrateModel, model.base_model)
     chosen = [layer_index(layer, len(body.layers)) for layer in layers]
-    with evaluating(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         z, inputs = body.embedding(pixel_values), {}
         for number in range(max(chosen) + 1):
             module = cast(EncoderLayer, body.layers[number])
@@ -156,7 +155,7 @@ def token_attention(model: CratePreTrainedModel, ids: Tensor, layer: int = -2) -
     if isinstance(first.attention, TSSA):
         raise UnavailableError(_NO_PAIRS)
     layer = layer_index(layer, model.config.num_hidden_layers)
-    with evaluating(model):
+    with eval_mode(model):
         (batch,) = text_passes(model, [{"input_ids": ids[None]}], [layer])
         return batch.trace.attention(layer)[0].cpu()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...errors import CrateError
 from ...models import CrateForCausalLM, CrateForMaskedLM
-from ...models.modes import evaluating
+from ...models.base import eval_mode
 from .tracing import TextBatch, TextPass, text_passes
 
 LanguageModel = CrateForCausalLM | CrateForMaskedLM
@@ -40,7 +40,7 @@ def lens(model: LanguageModel, batches: Iterable[TextBatch]) -> pd.DataFrame:
     """
     sums: list[Tensor] = []
     count = 0
-    with evaluating(model):
+    with eval_mode(model):
         for batch in text_passes(model, batches):
             targets = _targets(model, batch)
             predicted = targets >= 0
@@ -130,7 +130,7 @@ def candidates(
         inputs = ids.repeat(len(where), 1)
         inputs[rows, where] = mask_id
         truth = [None if int(ids[t]) == mask_id else int(ids[t]) for t in where.tolist()]
-    with evaluating(model):
+    with eval_mode(model):
         (batch,) = text_passes(model, [{"input_ids": inputs}])
     z = torch.stack([tokens[rows, where] for tokens in batch.trace.tokens[1:]])  # (L, P, d)
     logs = head_logits(model, z).log_softmax(-1).cpu()

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ... import objective
 from ...errors import CrateError, unknown_name
-from ...models.base import CratePreTrainedModel
+from ...models.base import CratePreTrainedModel, eval_mode
 from ...models.layers import EncoderLayer
-from ...models.modes import evaluating
 from ...operators import MHSA
 from .tracing import ForwardTrace, layer_indices, trace
 
@@ -52,7 +51,7 @@ def layerwise(
     eps = PRECISION[measure] if eps is None else eps
     chosen = sorted(layer_indices(layers, model.config.num_hidden_layers))
     values: dict[int, list[dict[str, Tensor]]] = {layer: [] for layer in chosen}
-    with evaluating(model):
+    with eval_mode(model):
         for batch in batches:
             passed = trace(model, batch, chosen)
             for layer in chosen:

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from ...errors import CrateError
-from ...models.base import CratePreTrainedModel
+from ...models.base import CratePreTrainedModel, eval_mode
 from ...models.layers import EncoderLayer
-from ...models.modes import evaluating
 from ...operators import DictionarySparsifier, OvercompleteDictionary
 from .tracing import ForwardTrace, TextBatch, TextPass, UnavailableError, layer_indices, text_passes
 
@@ -97,7 +96,7 @@ def units(
         raise CrateError("there are no layers to measure; give at least one, or None for all")
     collectors = [_Collector(top, before, after) for _ in chosen]
     count = 0
-    with evaluating(model):
+    with eval_mode(model):
         for batch in text_passes(model, batches, chosen):
             for layer, collector in zip(chosen, collectors, strict=True):
                 collector.add(codes(batch.trace, layer), batch, count)

@@ -19,8 +19,7 @@ from ... import __version__
 from ...data import Augment
 from ...errors import CrateError
 from ...models import CrateForMaskedAutoencoding
-from ...models.base import CratePreTrainedModel
-from ...models.modes import evaluating
+from ...models.base import CratePreTrainedModel, eval_mode
 from ..measure.rates import layerwise
 from ..measure.tracing import TextBatch, trace
 from .document import InspectionReport
@@ -153,7 +152,7 @@ def _vision_parts(
     if augment is None:
         raise CrateError(f"{subject.name}: a vision model needs `augment`, the normalization of its images")
     images, layer = unnormalize(pixels, augment), layers[-1] if layers else None
-    with evaluating(model):
+    with eval_mode(model):
         passed = trace(model, pixels[:SHOWN], layers)
     rows, columns = (side // model.config.patch_size for side in pixels.shape[-2:])
     return {
@@ -173,7 +172,7 @@ def _text_parts(subject: Subject, layers: Sequence[int] | None) -> dict[str, Cal
     batches = cast(list[TextBatch], list(subject.batches()))
     ids, mask = batches[0]["input_ids"][0], batches[0].get("attention_mask")
     text = str(tokenizer.decode(ids if mask is None else ids[mask[0].bool()], skip_special_tokens=True))
-    with evaluating(model):
+    with eval_mode(model):
         passed = trace(model, {name: value[:1] for name, value in batches[0].items()}, layers)
     layer = layers[-1] if layers else None
     return {
@@ -220,6 +219,6 @@ def _model_facts(subject: Subject) -> dict[str, Any]:
     return {
         **subject.facts,
         "class": type(model).__name__,
-        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "parameters": model.num_parameters(),
         "config": {key: value for key, value in model.config.to_dict().items() if key in named},
     }

@@ -1,0 +1,98 @@
+"""Load saved models, and carry the body of one model over to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..errors import CrateError
+from .base import CrateModel, CratePreTrainedModel
+from .classifier import CrateForImageClassification
+from .config import CrateConfig
+from .presets import build_config
+from .released import load_released
+
+_NOT_INHERITED = {"architectures", "transformers_version", "dtype", "problem_type"}
+
+
+def load_model(source: str | Path) -> CratePreTrainedModel:
+    """Load a model in eval mode from a released checkpoint file, a folder that `save_pretrained` wrote, or a hub id."""
+    from transformers import AutoConfig
+
+    from .. import models
+
+    path = Path(source)
+    if path.is_file():
+        return load_released(path)
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise CrateError(f"{path}: holds no saved model; give a folder that save_pretrained wrote")
+    try:
+        config = AutoConfig.from_pretrained(str(source))
+    except (OSError, ValueError) as error:
+        raise CrateError(f"{source}: is no checkpoint file, saved model or reachable hub id") from error
+    name = (config.architectures or [None])[0]
+    if config.model_type != CrateConfig.model_type or name not in models.__all__:
+        raise CrateError(f"{source}: holds a {config.model_type} model ({name}), not one of this package")
+    with _progress_bar(enabled=not path.is_dir()):  # a download deserves a bar, a local file does not
+        return cast(CratePreTrainedModel, getattr(models, name).from_pretrained(str(source)))
+
+
+@contextmanager
+def _progress_bar(enabled: bool) -> Iterator[None]:
+    """Switch off the progress bars of transformers for the duration of a `with` block unless `enabled`."""
+    from transformers.utils import logging
+
+    if enabled or not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
+
+
+def transfer_body(
+    source_model: CratePreTrainedModel, config_overrides: Mapping[str, Any]
+) -> CrateForImageClassification:
+    """Build a classifier with the body of `source_model` and a new head.
+
+    Its config is that of `source_model` with `config_overrides`; positions are resized to the new image size.
+    """
+    if source_model.config.modality != "vision":
+        raise CrateError(f"the source model is a {source_model.config.modality} model; give a vision model")
+    model = CrateForImageClassification(inherited_config(source_model, config_overrides))
+    source_body = cast(CrateModel, source_model.base_model)
+    weights = source_body.state_dict()
+    if source_body.embedding.positions is not None:
+        weights["embedding.positions.weight"] = source_body.embedding.positions.for_grid(model.config.grid).detach()
+    load_body(model.crate, weights)
+    return model
+
+
+def inherited_config(source_model: CratePreTrainedModel, fields: Mapping[str, Any]) -> CrateConfig:
+    """Return the config of `source_model` with other values of some fields, for another head on its body."""
+    known = set(type(source_model.config).field_names()) - _NOT_INHERITED
+    inherited = {key: value for key, value in source_model.config.to_dict().items() if key in known}
+    return cast(CrateConfig, build_config({**inherited, **fields}))
+
+
+@torch.no_grad()
+def load_body(body: CrateModel, weights: Mapping[str, Tensor]) -> None:
+    """Copy the weights of another body into `body`; raise an error if they do not fit."""
+    own = body.state_dict()
+    fixed = "channels, patch size" if body.config.modality == "vision" else "vocabulary, positions"
+    for key, tensor in own.items():
+        if key not in weights:
+            raise CrateError(f"the body of the source model has no {key}; leave its config fields unchanged")
+        if weights[key].shape != tensor.shape:
+            raise CrateError(
+                f"{key} has shape {tuple(weights[key].shape)} in the source model and {tuple(tensor.shape)} here; "
+                f"{fixed} and width cannot change"
+            )
+    body.load_state_dict({key: weights[key] for key in own})
