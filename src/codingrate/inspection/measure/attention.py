@@ -17,14 +17,11 @@ from ...errors import CrateError
 from ...models.base import CrateModel, CratePreTrainedModel, eval_mode
 from ...models.layers import EncoderLayer
 from ...operators import MHSA, TSSA, SubspaceAttention
-from .tracing import default_layer, layer_index, text_passes
+from .tracing import UnavailableError, default_layer, layer_index, text_passes
 
-TOP_SHARE = 0.1
-"""Share of patches, those with the most attention, over which the focus of a head is measured."""
-BEST_IMAGES = 4
-"""Number of images that are shown for a head."""
-BATCH_SIZE = 32
-"""Number of images in a forward pass of `head_catalogue`."""
+TOP_SHARE = 0.1  # share of patches, those with the most attention, over which the focus of a head is measured
+BEST_IMAGES = 4  # number of images that are shown for a head
+BATCH_SIZE = 32  # number of images in a forward pass of `head_catalogue`
 
 
 @contextmanager
@@ -104,16 +101,11 @@ def attention_entropy(maps: Tensor) -> Tensor:
 class HeadCatalogue:
     """The heads of one layer on a set of images."""
 
-    layer: int
-    """Index of the layer, from 0."""
-    maps: Tensor
-    """A_k, the class token's attention over the patches, (images, K, rows, columns), each summing to one."""
-    focus: Tensor
-    """Share of A_k in its ⌈N/10⌉ largest patches, (images, K)."""
-    best: Tensor
-    """Images with the largest focus for each head, in descending order, (K, at most `shown`)."""
-    table: pd.DataFrame
-    """A row per head; see `head_catalogue`."""
+    layer: int  # index of the layer, from 0
+    maps: Tensor  # A_k, the class token's attention over the patches, (images, K, rows, columns), each summing to one
+    focus: Tensor  # share of A_k in its ⌈N/10⌉ largest patches, (images, K)
+    best: Tensor  # images with the largest focus for each head, in descending order, (K, at most `shown`)
+    table: pd.DataFrame  # a row per head; see `head_catalogue`
 
     @property
     def uniform_focus(self) -> float:
@@ -161,7 +153,7 @@ def token_attention(model: CratePreTrainedModel, ids: Tensor, layer: int = -2) -
     """
     first = next(module for module in model.modules() if isinstance(module, EncoderLayer))
     if isinstance(first.attention, TSSA):
-        raise CrateError(_NO_PAIRS)
+        raise UnavailableError(_NO_PAIRS)
     layer = layer_index(layer, model.config.num_hidden_layers)
     with eval_mode(model):
         (batch,) = text_passes(model, [{"input_ids": ids[None]}], [layer])

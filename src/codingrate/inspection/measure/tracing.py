@@ -20,6 +20,10 @@ TextBatch = Mapping[str, Tensor]
 """`input_ids` (batch, n), `attention_mask` if the texts differ in length, and other arguments of the model."""
 
 
+class UnavailableError(CrateError):
+    """The model does not have the part that is to be measured."""
+
+
 @dataclass(frozen=True)
 class ForwardTrace:
     """The intermediate values of one forward pass by layer; the layers of a decoder follow those of the encoder.
@@ -99,14 +103,10 @@ def trace(
 class TextPass:
     """One batch of text and the trace of the model's body on it."""
 
-    ids: Tensor
-    """(batch, n)."""
-    real: Tensor
-    """True where a token is not padding, (batch, n)."""
-    labels: Tensor | None
-    """Ids to predict, −100 at other positions, (batch, n); None if the batch has no labels."""
-    trace: ForwardTrace
-    """Z^ℓ and Z^{ℓ+½}, on the model's device."""
+    ids: Tensor  # (batch, n)
+    real: Tensor  # True where a token is not padding, (batch, n)
+    labels: Tensor | None  # ids to predict, −100 at other positions, (batch, n); None if the batch has no labels
+    trace: ForwardTrace  # Z^ℓ and Z^{ℓ+½}, on the model's device
 
 
 def text_passes(

@@ -20,8 +20,7 @@ from .panel import BLUE, Curve, Panel, draw_grid, draw_plots
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Tables = Mapping[str, pd.DataFrame]
-"""Tables of `layerwise` by the name of the model."""
+Tables = Mapping[str, pd.DataFrame]  # tables of `layerwise` by the name of the model
 
 
 def layer_panels(tables: Tables) -> list[Panel]:
@@ -165,12 +164,8 @@ def _basis_panels(model: CratePreTrainedModel, table: pd.DataFrame) -> list[Pane
             _plots(
                 table,
                 {
-                    "mean |cosine| of two columns": {
-                        "across_mean": "different heads",
-                        "within_mean": "same head",
-                        "random": "random directions",
-                    },
-                    "largest |cosine|": {"across_max": "different heads", "within_max": "same head"},
+                    "mean |cosine| of two columns": ["across_mean", "within_mean", "random"],
+                    "largest |cosine|": ["across_max", "within_max"],
                 },
             ),
             table[["layer", "across_mean", "across_max", "within_mean", "within_max", "random"]],
@@ -189,12 +184,9 @@ def _basis_panels(model: CratePreTrainedModel, table: pd.DataFrame) -> list[Pane
             _plots(
                 table,
                 {
-                    "largest cosine, mean over pairs": {
-                        "cosine_max": "largest cosine",
-                        "random_cosine_max": "random subspaces",
-                    },
-                    "mean cosine": {"cosine_mean": "mean cosine", "random_cosine_mean": "random subspaces"},
-                    "smallest angle, degrees": {"angle_min": "smallest angle"},
+                    "largest cosine, mean over pairs": ["cosine_max", "random_cosine_max"],
+                    "mean cosine": ["cosine_mean", "random_cosine_mean"],
+                    "smallest angle, degrees": ["angle_min"],
                 },
             ),
             table[["layer", "cosine_max", "cosine_mean", "angle_min", "random_cosine_max", "random_cosine_mean"]],
@@ -221,9 +213,9 @@ def _dictionary_panels(table: pd.DataFrame) -> list[Panel]:
             _plots(
                 table,
                 {
-                    "mean |cosine| of two atoms": {"dictionary_mean": "atoms", "random": "random directions"},
-                    "mutual coherence": {"dictionary_max": "atoms"},
-                    "$\\|D^T D - I\\|_F/\\sqrt{m}$": {"dictionary_gap": "$D$"},
+                    "mean |cosine| of two atoms": ["dictionary_mean", "random"],
+                    "mutual coherence": ["dictionary_max"],
+                    "$\\|D^T D - I\\|_F/\\sqrt{m}$": ["dictionary_gap"],
                 },
             ),
             table[["layer", "dictionary_mean", "dictionary_max", "dictionary_gap", "random"]],
@@ -271,9 +263,13 @@ def _curves(tables: Tables, columns: Mapping[str, str], bottom: float | None = N
     return lambda figure: draw_plots(figure, plots, bottom=bottom)
 
 
-def _plots(table: pd.DataFrame, plots: Mapping[str, Mapping[str, str]]) -> Callable[[Figure], None]:
-    """Return a function that draws plots of one table, given as labels by column by title."""
-    curves = {title: [Curve(table, *pair) for pair in columns.items()] for title, columns in plots.items()}
+def _plots(table: pd.DataFrame, plots: Mapping[str, Sequence[str]]) -> Callable[[Figure], None]:
+    """Return a function that draws plots of one table, given as columns by title."""
+    labels = {"across": "different heads", "within": "same head", "dictionary": "atoms", "random": "random"}
+    curves = {
+        title: [Curve(table, column, labels.get(column.split("_")[0], "learned")) for column in columns]
+        for title, columns in plots.items()
+    }
     return lambda figure: draw_plots(figure, curves, bottom=0.0)
 
 

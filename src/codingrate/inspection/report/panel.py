@@ -12,22 +12,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...data.tokenizers import byte_characters
-from ..segment.overlays import COLORS
+from ..segment.objects import COLORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from transformers import PreTrainedTokenizerBase
 
-WIDTH = 9.5
-"""Largest width of a figure, in inches."""
-COLUMNS = 6
-"""Number of images in a row of a grid."""
-CAPTION, SCALE = 0.25, 0.85
-"""Inches that a line of captions and a color scale need."""
-FONT = "DejaVu Sans Mono"
-"""Monospaced font that comes with matplotlib."""
-CHARACTER = 1233 / 2048
-"""Width of a character of this font, in units of its size."""
+WIDTH = 9.5  # largest width of a figure, in inches
+COLUMNS = 6  # number of images in a row of a grid
+CAPTION, SCALE = 0.25, 0.85  # inches that a line of captions and a color scale need
+FONT = "DejaVu Sans Mono"  # monospaced font that comes with matplotlib
+CHARACTER = 1233 / 2048  # width of a character of this font, in units of its size
 _ORANGE, BLUE, *_OTHERS = (tuple(part / 255 for part in color) for color in COLORS)
 PALETTE = (BLUE, _ORANGE, *_OTHERS)
 _VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "→", "\r": "←"})
@@ -99,7 +94,7 @@ def draw_grid(
     columns = min(columns, len(pictures))
     rows = -(-len(pictures) // columns)
     margin = SCALE if scale else 0.0
-    side = (WIDTH - margin) / COLUMNS
+    side = (WIDTH - margin) / max(columns, COLUMNS)
     aspect = min(pictures[0].shape[0] / pictures[0].shape[1], 2)
     lines = sum(any(captions[row * columns : (row + 1) * columns]) for row in range(rows))
     figure.set_size_inches(max(side * columns + margin, 3), rows * side * aspect + lines * CAPTION + 0.1)

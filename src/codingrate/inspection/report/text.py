@@ -17,7 +17,7 @@ from ...models.base import CratePreTrainedModel
 from ..measure.attention import token_attention, token_attention_table
 from ..measure.logit_lens import Candidates, candidates, lens
 from ..measure.sparse_units import units
-from ..measure.tracing import TextBatch
+from ..measure.tracing import TextBatch, UnavailableError
 from ..measure.training_history import describe_trend
 from .panel import FONT, WIDTH, Curve, Panel, draw_plots, ink_rgba, printable, token_label
 from .units import firing_panel, unit_panel
@@ -26,14 +26,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from transformers import PreTrainedTokenizerBase
 
-POSITIONS = 20
-"""Number of positions at the end of the text at which candidates are shown."""
-ATTENTION_TOKENS = 32
-"""Number of tokens at the start of the text between which attention is shown."""
-ATTENTION_HEADS = 6
-"""Largest number of heads whose attention is drawn."""
-ROW = 0.27
-"""Height of a row of the grid of candidates, in inches."""
+POSITIONS = 20  # number of positions at the end of the text at which candidates are shown
+ATTENTION_TOKENS = 32  # number of tokens at the start of the text between which attention is shown
+ATTENTION_HEADS = 6  # largest number of heads whose attention is drawn
+ROW = 0.27  # height of a row of the grid of candidates, in inches
 
 
 def text_panels(
@@ -56,7 +52,7 @@ def text_panels(
 
     def language() -> list[Panel]:
         if not isinstance(model, (CrateForCausalLM, CrateForMaskedLM)):
-            raise CrateError(f"a {type(model).__name__} predicts no tokens")
+            raise UnavailableError(f"a {type(model).__name__} predicts no tokens")
         inputs = batches if model.config.causal else mask_batches(batches, tokenizer)
         positions = _text_positions(ids, tokenizer)[-POSITIONS:]
         guesses = candidates(model, ids, positions, top, mask_id=tokenizer.mask_token_id)
@@ -186,7 +182,7 @@ def _or_reason(name: str, title: str, build: Callable[[], list[Panel]]) -> list[
     """Build panels, or a panel that states why the model has none of them."""
     try:
         return build()
-    except CrateError as error:
+    except UnavailableError as error:
         return [Panel(name, title, "", f"Not shown: {error}.")]
 
 

@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 from ...errors import CrateError
 from .cuts import overlap
 
-SMOOTH_WEIGHT, SMOOTH_SPREAD = 7.0, 3.0
-"""Weight of the spatial kernel, and its standard deviation in pixels."""
+SMOOTH_WEIGHT, SMOOTH_SPREAD = 7.0, 3.0  # weight of the spatial kernel, and its standard deviation in pixels
 COLOR_WEIGHT, PLACE_SPREAD, COLOR_SPREAD = 10.0, 50.0, 5.0
 """Weight of the bilateral kernel, and its standard deviations in pixels and in color levels of 255."""
 ITERATIONS = 10
-MIN_OVERLAP = 0.5
-"""Overlap of a mask with its refined form below which it is dropped."""
+MIN_OVERLAP = 0.5  # overlap of a mask with its refined form below which it is dropped
 
 Filter = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
