@@ -10,12 +10,14 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from .._report import Report
 from ..data import (
     Augment,
     BatchAugment,
     CorruptImages,
+    ImageBatch,
     ImageData,
     collate,
     image_batches,
@@ -31,7 +33,7 @@ from ..models.loading import load_model, transfer_body
 from ..models.presets import create_model
 from ..models.processing import image_processor
 from ..recipes.schema import MUST_GIVE, Recipe
-from .base import Progress, Samples, Task, TaskPaths, Values, collect
+from .base import Reading, Samples, Task, TaskPaths, Values, no_progress
 
 
 @dataclass(frozen=True)
@@ -141,54 +143,48 @@ class ImageTask(Task):
 
     # Evaluation
 
-    def evaluate(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        batch_size: int = 64,
-        progress: Progress | None = None,
-    ) -> Report:
-        return self.report(self.measure_split(model, split or self.default_split, batch_size, progress))
+    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> Report:
+        return self.report(self.measure_split(model, **reading))
 
     def report(self, measured: MeasuredSplit) -> Report:
         """Summarize the metrics of a split."""
         raise NotImplementedError  # abstract: tasks with an evaluation of their own do not call it
 
-    def measure_split(
-        self, model: CratePreTrainedModel, split: str, batch_size: int, progress: Progress | None
-    ) -> MeasuredSplit:
+    def measure_split(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> MeasuredSplit:
         """Measure every image of a split, with the evaluation crop, in eval mode."""
-        check_image_input(model, self.recipe.augment)
-        corrupt, readable = CorruptImages(self.recipe.data.max_corrupt), list[bool]()
+        unreadable, readable = reading.setdefault("unreadable", []), list[bool]()
 
-        def measured() -> Iterator[dict[str, Tensor]]:
-            for batch in image_batches(
-                self.data,
-                self.recipe.augment,
-                split=split,
-                batch_size=batch_size,
-                workers=self.recipe.data.workers,
-                device=model.device,
-                corrupt=corrupt,
-            ):
+        def batches() -> Iterator[dict[str, Any]]:
+            for batch in self._crops(model, self.data, self.recipe.augment, reading):
                 readable.extend(batch.readable)
                 if len(batch.labels):
-                    pixels = match_dtype(model, batch.pixel_values)
-                    inputs = {"pixel_values": pixels, "labels": batch.labels.to(model.device)}
-                    yield self.measure(model, model, self.add_targets(inputs, None, model))
-                if progress is not None:
-                    progress(len(batch.readable))
+                    inputs = {"pixel_values": batch.pixel_values, "labels": batch.labels.to(model.device)}
+                    yield self.add_targets(inputs, None, model)
 
         start = time.perf_counter()
-        with eval_mode(model), torch.inference_mode():
-            values = collect(measured())
-        seconds = time.perf_counter() - start
-        names = corrupt.finish()
-        for name, column in values.items():
-            if not torch.from_numpy(column).isfinite().all() and name == "loss":
-                raise CrateError("the loss is not finite: training diverged or the model's file is damaged")
-        return MeasuredSplit(values, self.data, split, names, readable, seconds)
+        values = self.measure_batches(model, batches())
+        split = reading.get("split") or self.default_split
+        return MeasuredSplit(values, self.data, split, tuple(unreadable), readable, time.perf_counter() - start)
+
+    def _crops(
+        self, model: CratePreTrainedModel, data: ImageData, augment: Augment, reading: Reading
+    ) -> Iterator[ImageBatch]:
+        """Yield evaluation crops in the precision of the model; too many unreadable images are an error."""
+        check_image_input(model, augment)
+        corrupt = CorruptImages(self.recipe.data.max_corrupt)
+        for batch in image_batches(
+            data,
+            augment,
+            split=reading.get("split") or self.default_split,
+            limit=reading.get("limit"),
+            batch_size=reading.get("batch_size", 64),
+            workers=self.recipe.data.workers,
+            device=model.device,
+            corrupt=corrupt,
+        ):
+            yield replace(batch, pixel_values=match_dtype(model, batch.pixel_values))
+            reading.get("progress", no_progress)(len(batch.readable))
+        reading.get("unreadable", []).extend(corrupt.finish())
 
     # Prediction and inspection
 
@@ -225,36 +221,13 @@ class ImageTask(Task):
         return Samples(data.name, split, count, notes)
 
     def batches(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        limit: int = 1000,
-        batch_size: int = 64,
-        reader: Task | None = None,
-        progress: Progress | None = None,
-        unreadable: list[str] | None = None,
+        self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]
     ) -> Iterator[Tensor]:
         data, own, _ = self.inspected
         augment = own if reader is None else replace(reader.recipe.augment, evaluation=own.evaluation)
-        corrupt = CorruptImages(self.recipe.data.max_corrupt)
-        for batch in image_batches(
-            data,
-            augment,
-            split=split or self.default_split,
-            limit=limit,
-            batch_size=batch_size,
-            workers=self.recipe.data.workers,
-            device=model.device,
-            corrupt=corrupt,
-        ):
+        for batch in self._crops(model, data, augment, reading):
             if len(batch.labels):
-                yield match_dtype(model, batch.pixel_values)
-            if progress is not None:
-                progress(len(batch.readable))
-        names = corrupt.finish()
-        if unreadable is not None:
-            unreadable[:] = names
+                yield batch.pixel_values
 
     def layerwise_batch(self, samples: list[Any]) -> list[Tensor]:
         return [cast(Tensor, self.augment.eval()(self.collate(samples)["pixel_values"]))]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from .._distributed import main_process_first
 from .._report import Report
@@ -29,11 +30,11 @@ from ..data import (
 )
 from ..errors import CrateError
 from ..evaluation import Candidate, NGram, fill_masks, next_token_losses, perplexity, unigram_cross_entropy
-from ..models.base import CratePreTrainedModel, eval_mode
+from ..models.base import CratePreTrainedModel
 from ..models.language import CrateForCausalLM, CrateForMaskedLM
-from .base import Progress, Samples, Step, Task, Values, collect, expect_model, generator, weighted_means
+from .base import Progress, Reading, Samples, Step, Task, Values, expect_model, generator, no_progress, weighted_means
 from .reports import MaskedReport
-from .text import TextTask, choose_split, chunks, evenly_spaced
+from .text import TextTask, choose_split, spread
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -115,23 +116,13 @@ class LanguageTask(TextTask):
         return Samples(self.data.text.name, split, min(limit, len(blocks)), (note,))
 
     def batches(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        limit: int = 1000,
-        batch_size: int = 64,
-        reader: Task | None = None,
-        progress: Progress | None = None,
-        unreadable: list[str] | None = None,
+        self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]
     ) -> Iterator[dict[str, Tensor]]:
-        del reader, unreadable
-        blocks = self._inspected_blocks(split or self.default_split)
-        for part in chunks(evenly_spaced(len(blocks), min(limit, len(blocks))), batch_size):
-            ids = torch.stack([blocks[index]["input_ids"] for index in part])
-            yield {"input_ids": ids.to(model.device)}
-            if progress is not None:
-                progress(len(ids))
+        del reader  # models are compared only if their tokenizers are equal
+        blocks = self._inspected_blocks(reading.get("split") or self.default_split)
+        for part in spread(len(blocks), reading):
+            yield {"input_ids": torch.stack([blocks[index]["input_ids"] for index in part]).to(model.device)}
+            reading.get("progress", no_progress)(len(part))
 
     def _inspected_blocks(self, split: str) -> Blocks:
         tokens = self.tokens(split)
@@ -190,17 +181,15 @@ class CausalLM(LanguageTask):
     def layerwise_batch(self, samples: list[Any]) -> list[Tensor]:
         return [torch.stack([sample["input_ids"][:-1] for sample in samples])]
 
-    def evaluate(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        batch_size: int = 64,
-        progress: Progress | None = None,
-    ) -> Report:
+    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> Report:
         """Measure the perplexity by sliding windows of the recipe's context length."""
-        tokens = self.tokens(split or self.default_split)
-        return perplexity(model, tokens, block=self.recipe.text.block, batch_size=batch_size, progress=progress)
+        return perplexity(
+            model,
+            self.tokens(reading.get("split") or self.default_split),
+            block=self.recipe.text.block,
+            batch_size=reading.get("batch_size", 64),
+            progress=reading.get("progress"),
+        )
 
     def baseline(
         self,
@@ -282,35 +271,20 @@ class MaskedLM(LanguageTask):
     def layerwise_batch(self, samples: list[Any]) -> list[Tensor]:
         return [self.collate(samples)["input_ids"]]
 
-    def evaluate(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        batch_size: int = 64,
-        progress: Progress | None = None,
-    ) -> MaskedReport:
+    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> MaskedReport:
         expect_model(model, CrateForMaskedLM, self.recipe.task)
-        blocks = Blocks(self.tokens(split or self.default_split), self.recipe.text.block)
-
-        def measured() -> Iterator[dict[str, Tensor]]:
-            for part in chunks(list(range(len(blocks))), batch_size):
-                batch = self.collate([blocks[index] for index in part])
-                batch = self.prepare(batch, None, model)
-                yield self.measure(model, model, {name: value.to(model.device) for name, value in batch.items()})
-                if progress is not None:
-                    progress(batch["input_ids"].numel())
-
-        start = time.perf_counter()
-        with eval_mode(model), torch.inference_mode():
-            values = collect(measured())
+        start, blocks = (
+            time.perf_counter(),
+            Blocks(self.tokens(reading.get("split") or self.default_split), self.recipe.text.block),
+        )
+        values = self.measure_batches(model, self.loaded(model, blocks, reading))
         masked = int(values["weight"].sum())
-        metrics = weighted_means(values) if masked else {}
-        if not masked or not math.isfinite(metrics["loss"]):
-            raise CrateError("no token was masked; use more text" if not masked else "the model's loss is not finite")
+        if not masked:
+            raise CrateError("no token was masked; use more text")
+        metrics = weighted_means(values)
         return MaskedReport(
             cross_entropy=metrics["loss"],
-            perplexity=math.exp(metrics["loss"]) if metrics["loss"] < 700 else math.inf,
+            perplexity=math.exp(min(metrics["loss"], 700.0)),
             accuracy=metrics["accuracy"],
             tokens=masked,
             block=self.recipe.text.block,

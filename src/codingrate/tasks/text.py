@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from torch.utils.data import DataLoader
+
 from .._files import atomic_folder
 from ..data import Documents, check_tokenizer, id_count, load_tokenizer
 from ..errors import CrateError, unknown_name
@@ -13,7 +15,7 @@ from ..models.base import CratePreTrainedModel
 from ..models.config import CrateConfig
 from ..models.loading import load_model
 from ..models.presets import create_model
-from .base import Task
+from .base import Reading, Task, no_progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,6 +36,13 @@ class TextTask(Task):
     @property
     def processor(self) -> Any:
         return self.tokenizer
+
+    def loaded(self, model: CratePreTrainedModel, dataset: Any, reading: Reading) -> Iterator[dict[str, Any]]:
+        """Yield the batches of a dataset as evaluation reads them, on the model's device."""
+        for batch in DataLoader(dataset, reading.get("batch_size", 64), collate_fn=self.collate):
+            prepared = self.prepare(batch, None, model)
+            yield {name: value.to(model.device) for name, value in prepared.items()}
+            reading.get("progress", no_progress)(len(batch["input_ids"]))
 
     def data_source(self) -> dict[str, Any]:
         """Return the arguments of `load_text` and `load_sentences` that say which data to open."""
@@ -123,12 +132,9 @@ def choose_split(name: str, splits: dict[str, Any], split: str) -> Any:
     return splits[split]
 
 
-def evenly_spaced(total: int, count: int) -> list[int]:
-    """Return `count` indices spread evenly over a dataset."""
-    return [number * total // count for number in range(count)]
-
-
-def chunks(indices: list[int], size: int) -> Iterator[list[int]]:
-    """Cut a list into parts of at most `size`."""
-    for start in range(0, len(indices), size):
+def spread(total: int, reading: Reading) -> Iterator[list[int]]:
+    """Yield batches of indices spread evenly over a dataset, at most the limit of them."""
+    count, size = min(reading.get("limit", total), total), reading.get("batch_size", 64)
+    indices = [number * total // count for number in range(count)]
+    for start in range(0, count, size):
         yield indices[start : start + size]
