@@ -170,9 +170,10 @@ def detect_objects(
     if benchmark == "coco":
         objects, found = load_coco(data, split, limit), []
         settings: dict[str, Any] = {"layer": layer, "side": size, "refine": refine}
+        settings["threshold"] = 0.15 if threshold is None else threshold
         with run.progress("maskcut", len(objects.images)) as advance:
             for image in objects.images:
-                segments = find_objects(model, image.read(), augment, threshold=threshold or 0.15, **settings)
+                segments = find_objects(model, image.read(), augment, **settings)
                 found += [Detection.from_mask(image.id, part.mask, part.box, part.score) for part in segments]
                 advance()
         return DetectionReport(benchmark, layer, size, coco_precision(objects, found), tuple(found))

@@ -21,6 +21,7 @@ from .._state import seeded
 from ..data import dataset_names, text_names
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel, eval_mode
+from ..models.loading import load_model
 from ..recipes.schema import Recipe
 
 Progress = Callable[[int], None]
@@ -149,6 +150,13 @@ class Task(ABC):
         _ = self.data  # opened first, so that it cannot draw from the seed
         with seeded(self.recipe.run.seed):
             return self.create_model()
+
+    def load_source(self) -> CratePreTrainedModel:
+        """Load the model that training starts from."""
+        try:
+            return load_model(cast(str, self.paths.source))
+        except CrateError as error:
+            raise CrateError(f"model.from={self.recipe.source}: {error}") from error
 
     @abstractmethod
     def create_model(self) -> CratePreTrainedModel:

@@ -29,7 +29,7 @@ from ..data import (
 from ..errors import CrateError
 from ..evaluation.inputs import check_image_input, match_dtype
 from ..models.base import CratePreTrainedModel, eval_mode
-from ..models.loading import load_model, transfer_body
+from ..models.loading import transfer_body
 from ..models.presets import create_model
 from ..models.processing import image_processor
 from ..recipes.schema import MUST_GIVE, Recipe
@@ -132,7 +132,7 @@ class ImageTask(Task):
         fields = {"image_size": augment.image_size, "num_channels": augment.channels, **(fields or {})}
         if self.paths.source is None:
             return create_model(section.name, **{**(defaults or {}), **fields, **section.config})
-        source = load_model(self.paths.source)
+        source = self.load_source()
         if not continue_training:
             return transfer_body(source, {**fields, **section.config})
         if section.config or any(getattr(source.config, key) != value for key, value in fields.items()):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -28,10 +28,11 @@ from ..data import (
     mask_tokens,
     pack_text,
 )
-from ..errors import CrateError
+from ..errors import CrateError, unknown_name
 from ..evaluation import Candidate, NGram, fill_masks, next_token_losses, perplexity, unigram_cross_entropy
 from ..models.base import CratePreTrainedModel
 from ..models.language import CrateForCausalLM, CrateForMaskedLM
+from ..recipes.schema import Separator
 from .base import Progress, Reading, Samples, Step, Task, Values, expect_model, generator, no_progress, weighted_means
 from .reports import MaskedReport
 from .text import TextTask, choose_split, spread
@@ -65,9 +66,11 @@ class LanguageTask(TextTask):
         *,
         held_out: bool = True,
         text_column: str | None = None,
-        separate: Literal["document", "line", "paragraph"] | None = None,
+        separate: Separator | None = None,
     ) -> Task:
         """Return the same task on another text, read by column and document separator."""
+        if separate not in (None, *get_args(Separator)):
+            raise unknown_name("--separate", separate, get_args(Separator))
         other = super().with_data(name, path, held_out=held_out)
         text = replace(other.recipe.text, text_column=text_column, separate=separate or "document")
         return type(self)(replace(other.recipe, text=text), self.paths)

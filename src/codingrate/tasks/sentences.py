@@ -20,7 +20,7 @@ from ..evaluation import bag_of_words_metrics, sentence_metrics
 from ..models.base import CrateModel, CratePreTrainedModel, eval_mode
 from ..models.config import CrateConfig
 from ..models.language import CrateForSequenceClassification
-from ..models.loading import inherited_config, load_body, load_model
+from ..models.loading import inherited_config, load_body
 from ..models.presets import build_config, preset
 from .base import Progress, Reading, Samples, Step, Task, Values, expect_model, freeze_body, no_progress
 from .classification import labeled_scores
@@ -100,7 +100,7 @@ class SequenceClassification(TextTask):
         labels: dict[str, Any] = {"num_labels": 1}
         if classes is not None:
             labels = {"id2label": dict(enumerate(classes)), "label2id": {name: i for i, name in enumerate(classes)}}
-        source = None if self.paths.source is None else load_model(self.paths.source)
+        source = None if self.paths.source is None else self.load_source()
         if source is None:
             fields = {**preset(recipe.model.name).fields, **token_fields(self.tokenizer, length)}
             config = cast(CrateConfig, build_config({**fields, **labels, **recipe.model.config}))
