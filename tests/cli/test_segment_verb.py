@@ -10,8 +10,7 @@ import torch
 from PIL import Image
 
 from codingrate import create_model, inspection
-from codingrate.data import Augment
-from codingrate.data.voc import load_voc
+from codingrate.data import Augment, load_voc
 from codingrate.evaluation.voc import voc_overlap
 from codingrate.inspection.segment import square_input
 from tests.data.test_voc import write_voc

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from codingrate import CrateError
-from codingrate.data.coco import CocoData, CocoImage, CocoObject
+from codingrate.data import CocoData, CocoImage, CocoObject
 from codingrate.evaluation.coco import Detection, coco_precision
 
 HEIGHT, WIDTH = 61, 79

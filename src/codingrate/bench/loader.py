@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
-from ..data import Augment, BatchAugment, ImageDataset, collate
+from ..data import Augment, BatchAugment, ImageData, ImageDataset, collate
 from ..models.presets import create_model
 from .timing import Progress, medians
 
@@ -23,7 +23,9 @@ def bench_loader(
 ) -> dict[str, Any]:
     """Decoding, random resized crops and batch augmentation of JPEG photographs, against training steps of a model."""
     augment = Augment()
-    rows = ImageDataset(photographs(images), augment, train=True)
+    dataset = photographs(images)
+    data = ImageData("photographs", dataset, dataset, ("temple", "flower"), "image", "label")
+    rows = ImageDataset(data, augment, train=True)
     loader = DataLoader(rows, batch_size=64, num_workers=workers, collate_fn=collate, persistent_workers=workers > 0)
     batch_augment = BatchAugment(augment).train()
 

@@ -39,7 +39,7 @@ def attention(
 ) -> None:
     """Draw the class token's attention over images; write a grid per layer and a mask per head, print their spread."""
     opened = open_vision_model(model, which)
-    from ..data.pictures import read_picture
+    from ..data import read_picture
     from ..inspection.attention_maps import layer_attention_maps
     from ..inspection.segment import square_input
     from ..operators.attention_mass import check_mass

@@ -44,7 +44,7 @@ def evaluate_objects(
     folder = output or (opened.folder or Path(".")) / "evaluation" / task
     report: Any
     if task == "coco":
-        from ..data.coco import load_coco
+        from ..data import load_coco
         from ..evaluation.coco import coco_precision
 
         objects = load_coco(data, split, limit)
@@ -54,7 +54,7 @@ def evaluate_objects(
         report = coco_precision(objects, found)
         report.save(folder, found)
     else:
-        from ..data.voc import load_voc
+        from ..data import load_voc
         from ..evaluation.voc import voc_overlap
         from ..operators.attention_mass import MASS
 

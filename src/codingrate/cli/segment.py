@@ -34,7 +34,7 @@ def segment(
 ) -> None:
     """Find objects by MaskCut on a layer's projections; write an overlay and a mask per object, print the boxes."""
     opened = open_vision_model(model, which)
-    from ..data.pictures import read_picture
+    from ..data import read_picture
     from ..inspection.segment import segment as find
 
     folder = output or (opened.folder or Path(".")) / "segments"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._files import atomic_write
-from ..data.coco import CocoData, CocoObject
+from ..data import CocoData, CocoObject
 from ..errors import CrateError
 
 

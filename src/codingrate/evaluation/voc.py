@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._files import atomic_write
-from ..data.voc import BACKGROUND, VOID
+from ..data import BACKGROUND, VOID
 from ..errors import CrateError, unknown_name
 from ..operators.attention_mass import MASS, at_size, mass_masks
 

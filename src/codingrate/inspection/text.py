@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..data.masking import Masking, mask_own_tokens
+from ..data import Masking, mask_own_tokens
 from ..errors import CrateError
 from ..models import CrateForCausalLM, CrateForMaskedLM
 from ..models.base import CratePreTrainedModel

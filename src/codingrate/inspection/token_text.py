@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.tokenizers import byte_characters
+from ..data import byte_characters
 from .overlay import COLORS
 
 if TYPE_CHECKING:
