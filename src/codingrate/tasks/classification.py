@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 
 from ..errors import CrateError
 from ..evaluation.imagenet_real import match_real_labels, real_accuracy
-from ..evaluation.inputs import check_image_input, match_dtype
+from ..evaluation.inputs import check_image_input
 from ..models.base import CratePreTrainedModel, eval_mode
 from ..models.classifier import CrateForImageClassification
 from .base import Reading, Step, Values, expect_model, freeze_body
@@ -83,7 +83,7 @@ class Classification(ImageTask):
         accepted = match_real_labels(self.data, self.data.test, labels)
         measured = self.measure_split(model, **reading)
         predictions = measured.values["prediction"].astype(np.int64)
-        kept = [accepted[index] for index in np.flatnonzero(measured.readable)]
+        kept = [accepted[index] for index in np.flatnonzero(measured.crops.readable)]
         return replace(self.report(measured), real_top1=real_accuracy(predictions, kept))
 
     def _check_head(self, model: CratePreTrainedModel) -> None:
@@ -100,7 +100,7 @@ class Classification(ImageTask):
             return super().predict(model, inputs)
         check_image_input(model, self.recipe.augment)
         with eval_mode(model), torch.inference_mode():
-            pixels = match_dtype(model, self.read(inputs).to(model.device))
+            pixels = self.read(inputs).to(model.device, model.dtype)
             logits = cast(Any, model)(pixel_values=pixels).logits.float()
         return labeled_scores(model, logits.softmax(-1))
 

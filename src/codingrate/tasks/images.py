@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -17,35 +17,29 @@ from ..data import (
     Augment,
     BatchAugment,
     CorruptImages,
-    ImageBatch,
+    EvaluationBatches,
     ImageData,
     collate,
-    image_batches,
     load_images,
     read_image,
     sample_photographs,
     torch_dataset,
 )
 from ..errors import CrateError
-from ..evaluation.inputs import check_image_input, match_dtype
+from ..evaluation.inputs import check_image_input
 from ..models.base import CratePreTrainedModel, eval_mode
 from ..models.loading import transfer_body
 from ..models.presets import create_model
 from ..models.processing import image_processor
 from ..recipes.schema import MUST_GIVE, Recipe
-from .base import Reading, Samples, Task, TaskPaths, Values, no_progress
+from .base import Reading, Samples, Task, TaskPaths, Values
 
 
-@dataclass(frozen=True)
-class MeasuredSplit:
-    """The metrics of every image of a split, and what a report says about them."""
+class MeasuredSplit(NamedTuple):
+    """The metrics of every image of a split, the crops they were measured on, and the time it took."""
 
     values: Values
-    data: ImageData
-    split: str
-    corrupt: tuple[str, ...]
-    readable: list[bool]
-    """Whether each image of the split could be read, in order."""
+    crops: EvaluationBatches
     seconds: float
 
 
@@ -152,27 +146,18 @@ class ImageTask(Task):
 
     def measure_split(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> MeasuredSplit:
         """Measure every image of a split, with the evaluation crop, in eval mode."""
-        unreadable, readable = reading.setdefault("unreadable", []), list[bool]()
-
-        def batches() -> Iterator[dict[str, Any]]:
-            for batch in self._crops(model, self.data, self.recipe.augment, reading):
-                readable.extend(batch.readable)
-                if len(batch.labels):
-                    inputs = {"pixel_values": batch.pixel_values, "labels": batch.labels.to(model.device)}
-                    yield self.add_targets(inputs, None, model)
-
         start = time.perf_counter()
-        values = self.measure_batches(model, batches())
-        split = reading.get("split") or self.default_split
-        return MeasuredSplit(values, self.data, split, tuple(unreadable), readable, time.perf_counter() - start)
+        crops = self._crops(model, self.data, self.recipe.augment, reading)
+        inputs = ({"pixel_values": pixels, "labels": labels.to(model.device)} for pixels, labels in crops)
+        values = self.measure_batches(model, (self.add_targets(batch, None, model) for batch in inputs))
+        return MeasuredSplit(values, crops, time.perf_counter() - start)
 
     def _crops(
         self, model: CratePreTrainedModel, data: ImageData, augment: Augment, reading: Reading
-    ) -> Iterator[ImageBatch]:
-        """Yield evaluation crops in the precision of the model; too many unreadable images are an error."""
+    ) -> EvaluationBatches:
+        """Return the evaluation crops of a split, on the device and in the precision of the model."""
         check_image_input(model, augment)
-        corrupt = CorruptImages(self.recipe.data.max_corrupt)
-        for batch in image_batches(
+        return EvaluationBatches(
             data,
             augment,
             split=reading.get("split") or self.default_split,
@@ -180,11 +165,10 @@ class ImageTask(Task):
             batch_size=reading.get("batch_size", 64),
             workers=self.recipe.data.workers,
             device=model.device,
-            corrupt=corrupt,
-        ):
-            yield replace(batch, pixel_values=match_dtype(model, batch.pixel_values))
-            reading.get("progress", no_progress)(len(batch.readable))
-        reading.get("unreadable", []).extend(corrupt.finish())
+            dtype=model.dtype,
+            progress=reading.get("progress"),
+            max_corrupt=self.recipe.data.max_corrupt,
+        )
 
     # Prediction and inspection
 
@@ -197,7 +181,7 @@ class ImageTask(Task):
         """Return the features of every image, (width,)."""
         check_image_input(model, self.recipe.augment)
         with eval_mode(model), torch.inference_mode():
-            pixels = match_dtype(model, self.read(inputs).to(model.device))
+            pixels = self.read(inputs).to(model.device, model.dtype)
             return list(cast(Any, model).features(pixels).float().cpu())
 
     @cached_property
@@ -225,9 +209,10 @@ class ImageTask(Task):
     ) -> Iterator[Tensor]:
         data, own, _ = self.inspected
         augment = own if reader is None else replace(reader.recipe.augment, evaluation=own.evaluation)
-        for batch in self._crops(model, data, augment, reading):
-            if len(batch.labels):
-                yield batch.pixel_values
+        crops = self._crops(model, data, augment, reading)
+        for pixels, _ in crops:
+            yield pixels
+        reading.get("unreadable", []).extend(crops.corrupt)
 
     def layerwise_batch(self, samples: list[Any]) -> list[Tensor]:
         return [cast(Tensor, self.augment.eval()(self.collate(samples)["pixel_values"]))]
