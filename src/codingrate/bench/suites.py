@@ -15,10 +15,10 @@ from scipy.linalg import eigh
 from torch.utils.data import DataLoader
 
 from .. import objective
-from ..data import Augment, BatchAugment, ImageRows, collate
+from ..data import Augment, BatchAugment, ImageDataset, collate
 from ..errors import unknown_name
 from ..evaluation import Features, knn_probe, logistic_probe
-from ..inspection.ncut import affinity, normalized_cut
+from ..inspection.segment.cuts import affinity, normalized_cut
 from ..models.presets import create_model
 from .gpt import bench_gpt
 from .image import bench_image
@@ -89,7 +89,7 @@ def bench_loader(
 ) -> Result:
     """Time loading of JPEG photographs (decoding, random crops, batch augmentation) against training steps."""
     augment = Augment()
-    dataset = ImageRows(photographs(images), augment, train=True)
+    dataset = ImageDataset(photographs(images), augment, train=True)
     loader = DataLoader(dataset, batch_size=64, num_workers=workers, collate_fn=collate, persistent_workers=workers > 0)
     batch_augment = BatchAugment(augment).train()
 

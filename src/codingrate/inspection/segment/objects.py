@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from ...data import Augment, BatchAugment
-from ...data.crops import crop_for_evaluation
+from ...data import Augment, BatchAugment, crop_for_evaluation
 from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
 from ...models.config import CrateConfig
