@@ -1,4 +1,4 @@
-"""How large a model is: parameters, and floating-point operations of a forward pass."""
+"""Size of a model: its parameters, and the floating-point operations of a forward pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .presets import create_model
 
 @dataclass(frozen=True)
 class ModelCount:
-    """One row of `crate models`."""
+    """Size of one preset, a row of `crate models`."""
 
     name: str
     width: int
@@ -24,14 +24,14 @@ class ModelCount:
     heads: int
     parameters: int
     frozen: int
-    """Parameters that are not trained: position tables of sines and cosines."""
+    """Number of parameters that are not trained (sinusoidal position tables)."""
     flops: int
     unit: str
-    """What `flops` is for: an image, or a token of a full-length text."""
+    """Unit of `flops`: per image, or per token of a full-length text."""
 
 
 def count_model(name: str) -> ModelCount:
-    """Count a preset without allocating it."""
+    """Count parameters and operations of a preset without allocating it."""
     with torch.device("meta"):
         model = create_model(name)
     config, flops = model.config, forward_flops(model)
@@ -49,10 +49,10 @@ def count_model(name: str) -> ModelCount:
 
 
 def forward_flops(model: CratePreTrainedModel) -> int:
-    """Operations of one inference pass over one image or one text of full length.
+    """Count the operations of one inference pass over one image or one text of full length.
 
-    A multiplication and an addition count two; matrix products only. ISTA counts its one product per token: I + N
-    is built once and kept. Causal attention counts the full square, as the usual counters do.
+    Only matrix products are counted, a multiply-add as two. ISTA counts one product per token, because I + N is
+    computed once and cached. Causal attention counts the full square, as the usual counters do.
     """
     config = model.config
     if config.modality == "text":
@@ -62,12 +62,12 @@ def forward_flops(model: CratePreTrainedModel) -> int:
     embed = patches * 2 * config.patch_dim * config.hidden_size
     if not isinstance(model, CrateForMaskedAutoencoding):
         layers, tokens = cast(CrateModel, model.base_model).layers, patches + front
-        read = 1 if config.pooling == "class" else tokens  # of the last layer
-        return embed + _layers(layers[:-1], tokens) + cast(EncoderLayer, layers[-1]).flops(tokens, read) + _maps(model)
-    seen = kept_patches(patches, config.mask_ratio) if config.mask_space == "drop" else patches
+        last = cast(EncoderLayer, layers[-1]).flops(tokens, config.pooled_queries)
+        return embed + _layers(layers[:-1], tokens) + last + _maps(model)
+    encoded = kept_patches(patches, config.mask_ratio) if config.mask_space == "drop" else patches
     predict = patches * 2 * config.hidden_size * config.patch_dim
-    enter = (seen + front) * _maps(model.decoder_embed)
-    encoder = _layers(model.crate, seen + front)
+    enter = (encoded + front) * _maps(model.decoder_embed)
+    encoder = _layers(model.crate, encoded + front)
     return embed + encoder + enter + _layers(model.decoder_layers, patches + front) + predict
 
 
@@ -76,6 +76,6 @@ def _layers(module: nn.Module, tokens: int) -> int:
 
 
 def _maps(module: nn.Module) -> int:
-    """Operations per token of the linear maps outside the body."""
+    """Count the operations per token of the linear maps outside the body."""
     outside = (m for name, m in module.named_modules() if not name.startswith("crate."))
     return sum(2 * m.weight.numel() for m in outside if isinstance(m, nn.Linear))
