@@ -114,8 +114,8 @@ def test_bad_text(task):
     model, ids = toys.build(task), torch.randint(29, (2, 5))
     refuses(r"^input_ids is torch.float32 of shape \(2, 5\); expected ids \(batch, n\)$", model, ids.float())
     refuses(r"^input_ids is torch.int64 of shape \(5,\)", model, ids[0])
-    refuses(r"^give either input_ids or inputs_embeds$", model)
-    refuses(r"^give either input_ids or inputs_embeds$", model, ids, inputs_embeds=torch.randn(2, 5, 14))
+    refuses(r"^pass either input_ids or inputs_embeds$", model)
+    refuses(r"^pass either input_ids or inputs_embeds$", model, ids, inputs_embeds=torch.randn(2, 5, 14))
     long = torch.zeros(2, 14, dtype=torch.long)
     refuses(r"^sequence of 14 tokens is longer than max_position_embeddings 13; shorten it$", model, long)
     for shape in ((2, 6), (1, 5), (2, 5, 5)):

@@ -73,11 +73,6 @@ class EncoderLayer(Layer):
         """Return the input of the attention for tokens Z^ℓ."""
         return self.attention_norm(z) if self.norm_first else z
 
-    def flops(self, tokens: int, num_queries: int | None = None) -> int:
-        """Count the operations for one sequence of `tokens` tokens."""
-        queries = tokens if num_queries is None else num_queries
-        return self.attention.flops(tokens, num_queries) + self.sparsifier.flops(queries)
-
 
 class Synthesis(nn.Module):
     """Y = Z Eᵀ with a synthesis dictionary E (d, d), which undoes the sparsification."""
@@ -120,7 +115,3 @@ class DecoderLayer(Layer):
     def attention_input(self, z: Tensor) -> Tensor:
         """Return the input of the attention for tokens Z^{ℓ+½}."""
         return self.attention_norm(z)
-
-    def flops(self, tokens: int) -> int:
-        """Count the operations for one sequence of `tokens` tokens."""
-        return self.attention.flops(tokens) + 2 * tokens * self.synthesis.dictionary.numel()
