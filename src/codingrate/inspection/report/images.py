@@ -201,8 +201,7 @@ def _draw_heat(figure: Figure, heat: dict[int, Tensor], table: pd.DataFrame) -> 
     shares = zip(table["layer"], table["nonzero"], strict=True)
     captions = [f"layer {layer}, {share:.0%} non-zero" for layer, share in shares]
     colors = colormaps["viridis"].with_extremes(bad="white")
-    scale = f"|z| relative to the layer's {100 - TAIL:g}th percentile"
-    draw_grid(figure, pictures, captions, scale=scale, vmin=0, vmax=1, cmap=colors)
+    draw_grid(figure, pictures, captions, scale=f"|z| / {100 - TAIL:g}th percentile", vmin=0, vmax=1, cmap=colors)
 
 
 def _draw_rows(figure: Figure, rows: Sequence[Mapping[str, NDArray[Any]]]) -> None:
