@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ...data.masking import Masking, mask_own_tokens
+from ...data import Masking, mask_own_tokens
 from ...errors import CrateError
 from ...models import CrateForCausalLM, CrateForMaskedLM
 from ...models.base import CratePreTrainedModel

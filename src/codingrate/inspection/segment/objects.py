@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from ...data import Augment, BatchAugment
-from ...data.crops import crop_for_evaluation
+from ...data.transforms import crop_for_evaluation
 from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
 from ...models.config import CrateConfig
