@@ -71,10 +71,8 @@ def pca_panel(passed: ForwardTrace, images: Sequence[Image], grid: tuple[int, in
     positions = np.linspace(0, len(traced) - 1, min(len(traced), COLUMNS - 1)).round().astype(int)
     layers = [list(traced)[position] for position in positions]
     colors, shares = zip(*(pca_colors(traced[layer], grid) for layer in layers), strict=True)
-    names = ("component_1", "component_2", "component_3")
-    table = pd.DataFrame(
-        [{"layer": n, **dict(zip(names, s.tolist(), strict=True))} for n, s in zip(layers, shares, strict=True)]
-    )
+    table = pd.DataFrame(np.stack(shares), columns=["component_1", "component_2", "component_3"])
+    table.insert(0, "layer", layers)
     held = ", ".join(f"{s.sum():.0%} after layer {layer}" for layer, s in zip(layers, shares, strict=True))
     rows = [
         {"image": np.asarray(image.convert("RGB"))}
