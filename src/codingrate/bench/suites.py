@@ -18,7 +18,7 @@ from .. import objective
 from ..data import Augment, BatchAugment, ImageRows, collate
 from ..errors import unknown_name
 from ..evaluation import Features, knn_probe, logistic_probe
-from ..inspection.ncut import affinity, normalized_cut
+from ..inspection.segment.cuts import affinity, normalized_cut
 from ..models.presets import create_model
 from .gpt import bench_gpt
 from .image import bench_image
