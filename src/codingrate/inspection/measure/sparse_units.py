@@ -14,7 +14,7 @@ from ...errors import CrateError
 from ...models.base import CratePreTrainedModel, eval_mode
 from ...models.layers import EncoderLayer
 from ...operators import DictionarySparsifier, OvercompleteDictionary
-from .tracing import ForwardTrace, TextBatch, TextPass, UnavailableError, layer_indices, text_passes
+from .tracing import ForwardTrace, TextBatch, TextPass, UnavailableError, encoder_layers, layer_indices, text_passes
 
 _LAST = 2**32 - 1  # the largest position of a token in the stream
 
@@ -86,8 +86,7 @@ def units(
     12 · top · (before + 1 + after) bytes for each unit of each layer, independent of the length of the stream, plus
     the trace of one batch and 8 bytes for each of its tokens and units of one layer.
     """
-    first = next(module for module in model.modules() if isinstance(module, EncoderLayer))
-    if not isinstance(first.sparsifier, (DictionarySparsifier, OvercompleteDictionary)):
+    if not isinstance(encoder_layers(model)[0].sparsifier, (DictionarySparsifier, OvercompleteDictionary)):
         raise UnavailableError(f"sparsifier {model.config.sparsifier!r} makes no sparse code, so there are no units")
     if top < 1 or before < 0 or after < 0:
         raise CrateError(f"top is {top}, before {before}, after {after}; top must be at least 1, the others 0")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import cast
 
 import pandas as pd
 import torch
 from torch import Tensor
 
 from ... import objective
-from ...models.base import CrateModel, CratePreTrainedModel
-from ...models.layers import EncoderLayer
+from ...models.base import CratePreTrainedModel
 from ...operators import orthogonality_gap
-from .tracing import bases_of, dictionary_of
+from .tracing import bases_of, dictionary_of, encoder_layers
 
 DIRECTIONS = 4  # number of columns of each U_k that are drawn, as in the paper's figure
 SEED = 0
@@ -78,7 +76,7 @@ def subspace_coherence(model: CratePreTrainedModel) -> pd.DataFrame:
     Entries are NaN if a layer has no subspaces (`mhsa`), no dictionary (`mlp`), or a single head or column.
     """
     rows: list[dict[str, float]] = []
-    for number, layer in enumerate(_layers(model), 1):
+    for number, layer in enumerate(encoder_layers(model), 1):
         bases, dictionary = bases_of(layer), dictionary_of(layer)
         rows.append({"layer": number, "random": random_mean_cosine(model.config.hidden_size)})
         if bases is not None:
@@ -86,15 +84,6 @@ def subspace_coherence(model: CratePreTrainedModel) -> pd.DataFrame:
         if dictionary is not None:
             rows[-1] |= _dictionary_row(dictionary)
     return pd.DataFrame(rows, columns=["layer", *_COLUMNS])
-
-
-def layer_bases(model: CratePreTrainedModel) -> list[Tensor | None]:
-    """Return the bases of every encoder layer."""
-    return [bases_of(layer) for layer in _layers(model)]
-
-
-def _layers(model: CratePreTrainedModel) -> list[EncoderLayer]:
-    return [cast(EncoderLayer, layer) for layer in cast(CrateModel, model.base_model).layers]
 
 
 def _bases_row(bases: Tensor) -> dict[str, float]:

@@ -71,10 +71,8 @@ def pca_panel(passed: ForwardTrace, images: Sequence[Image], grid: tuple[int, in
     positions = np.linspace(0, len(traced) - 1, min(len(traced), COLUMNS - 1)).round().astype(int)
     layers = [list(traced)[position] for position in positions]
     colors, shares = zip(*(pca_colors(traced[layer], grid) for layer in layers), strict=True)
-    names = ("component_1", "component_2", "component_3")
-    table = pd.DataFrame(
-        [{"layer": n, **dict(zip(names, s.tolist(), strict=True))} for n, s in zip(layers, shares, strict=True)]
-    )
+    table = pd.DataFrame(np.stack(shares), columns=["component_1", "component_2", "component_3"])
+    table.insert(0, "layer", layers)
     held = ", ".join(f"{s.sum():.0%} after layer {layer}" for layer, s in zip(layers, shares, strict=True))
     rows = [
         {"image": np.asarray(image.convert("RGB"))}
@@ -201,8 +199,7 @@ def _draw_heat(figure: Figure, heat: dict[int, Tensor], table: pd.DataFrame) -> 
     shares = zip(table["layer"], table["nonzero"], strict=True)
     captions = [f"layer {layer}, {share:.0%} non-zero" for layer, share in shares]
     colors = colormaps["viridis"].with_extremes(bad="white")
-    scale = f"|z| relative to the layer's {100 - TAIL:g}th percentile"
-    draw_grid(figure, pictures, captions, scale=scale, vmin=0, vmax=1, cmap=colors)
+    draw_grid(figure, pictures, captions, scale=f"|z| / {100 - TAIL:g}th percentile", vmin=0, vmax=1, cmap=colors)
 
 
 def _draw_rows(figure: Figure, rows: Sequence[Mapping[str, NDArray[Any]]]) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +16,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ... import __version__
 from ...data import Augment
 from ...errors import CrateError
 from ...models import CrateForMaskedAutoencoding
@@ -105,7 +105,7 @@ def inspect_models(
     if command is not None:
         facts["Command"] = command
     facts["Environment"] = {
-        "codingrate": __version__,
+        "codingrate": version("codingrate"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),

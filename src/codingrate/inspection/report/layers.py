@@ -13,7 +13,8 @@ from ..._files import atomic_write
 from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
 from ..measure.rates import THRESHOLDS
-from ..measure.subspaces import DIRECTIONS, gram, layer_bases, random_directions, subspace_coherence
+from ..measure.subspaces import DIRECTIONS, gram, random_directions, subspace_coherence
+from ..measure.tracing import bases_of, encoder_layers
 from ..measure.training_history import across_training, describe_training, describe_trend
 from .panel import BLUE, Curve, Panel, draw_grid, draw_plots
 
@@ -51,7 +52,7 @@ def layer_panels(tables: Tables) -> list[Panel]:
             "also shrinks the tokens, which the layer leaves to its norm. The rate is therefore also measured with the "
             "tokens scaled to their norm before attention.",
             _sentences(tables, _describe_step),
-            lambda figure: draw_plots(figure, steps),
+            lambda figure: draw_plots(figure, steps, share_y=True),
             _columns(tables, *step),
         ),
         Panel(
@@ -60,7 +61,7 @@ def layer_panels(tables: Tables) -> list[Panel]:
             "The share of non-zero entries falls from layer to layer and rises in the last, which the classifier reads "
             "(4.2). In a ViT no entry is exactly zero (appendix).",
             _trends(tables, {"nonzero": "the non-zero share"}),
-            _curves(tables, {"nonzero": "$\\|Z^{\\ell+1}\\|_0\\,/\\,(dn)$"}, bottom=0.0),
+            _curves(tables, {"nonzero": "$\\|Z^{\\ell+1}\\|_0\\,/\\,(dn)$"}, from_zero=True),
             _columns(tables, "nonzero"),
         ),
         Panel(
@@ -69,7 +70,7 @@ def layer_panels(tables: Tables) -> list[Panel]:
             "The appendix counts |z| < τ for τ = 1.0, 0.5 and 0.1, because entries of a ViT are never exactly zero. "
             "The shares of CRATE rise with depth.",
             _trends(tables, {"below_0.1": "the share under 0.1"}),
-            _curves(tables, {name: f"|z| < {name.removeprefix('below_')}" for name in below}, bottom=0.0),
+            _curves(tables, {name: f"|z| < {name.removeprefix('below_')}" for name in below}, from_zero=True),
             _columns(tables, *below),
         ),
         Panel(
@@ -137,7 +138,7 @@ def subspace_panels(model: CratePreTrainedModel) -> list[Panel]:
 
 
 def _basis_panels(model: CratePreTrainedModel, table: pd.DataFrame) -> list[Panel]:
-    bases = [each for each in layer_bases(model) if each is not None]
+    bases = [each for each in map(bases_of, encoder_layers(model)) if each is not None]
     if not bases:
         return []
     panels = [
@@ -255,12 +256,12 @@ def _columns(tables: Tables, *columns: str) -> pd.DataFrame:
     return pd.concat([table[wanted].assign(model=model)[["model", *wanted]] for model, table in tables.items()])
 
 
-def _curves(tables: Tables, columns: Mapping[str, str], bottom: float | None = None) -> Callable[[Figure], None]:
+def _curves(tables: Tables, columns: Mapping[str, str], from_zero: bool = False) -> Callable[[Figure], None]:
     """Return a function that draws a plot per column, by its title, with a curve for each model."""
     plots = {
         title: [Curve(table, column, model) for model, table in tables.items()] for column, title in columns.items()
     }
-    return lambda figure: draw_plots(figure, plots, bottom=bottom)
+    return lambda figure: draw_plots(figure, plots, from_zero=from_zero)
 
 
 def _plots(table: pd.DataFrame, plots: Mapping[str, Sequence[str]]) -> Callable[[Figure], None]:
@@ -270,7 +271,7 @@ def _plots(table: pd.DataFrame, plots: Mapping[str, Sequence[str]]) -> Callable[
         title: [Curve(table, column, labels.get(column.split("_")[0], "learned")) for column in columns]
         for title, columns in plots.items()
     }
-    return lambda figure: draw_plots(figure, curves, bottom=0.0)
+    return lambda figure: draw_plots(figure, curves, from_zero=True)
 
 
 def _draw_grams(figure: Figure, bases: Sequence[torch.Tensor]) -> None:

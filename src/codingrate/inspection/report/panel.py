@@ -55,14 +55,17 @@ class Curve(NamedTuple):
     color: tuple[float, ...] | None = None
 
 
-def draw_plots(figure: Figure, plots: Mapping[str, Sequence[Curve]], *, bottom: float | None = None) -> None:
+def draw_plots(
+    figure: Figure, plots: Mapping[str, Sequence[Curve]], *, from_zero: bool = False, share_y: bool = False
+) -> None:
     """Draw plots by title side by side over the layers; references are dashed and in the color of the text."""
     from matplotlib import rcParams
     from matplotlib.ticker import MaxNLocator
 
     figure.set_size_inches(min(WIDTH, 1.4 + 2.7 * max(2, len(plots))), 3.2)
     figure.set_layout_engine("constrained")
-    for axes, (title, curves) in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots.items(), strict=True):
+    all_axes = figure.subplots(1, len(plots), squeeze=False, sharey=share_y)[0]
+    for axes, (title, curves) in zip(all_axes, plots.items(), strict=True):
         for index, (table, column, label, color) in enumerate(curves):
             style: Any = {"color": color or PALETTE[index % len(PALETTE)], "marker": "o"}
             if column.startswith("random"):
@@ -72,8 +75,8 @@ def draw_plots(figure: Figure, plots: Mapping[str, Sequence[Curve]], *, bottom: 
         axes.set(xlabel="layer", title=title)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
-        if bottom is not None:
-            axes.set_ylim(bottom=bottom)
+        if from_zero:
+            axes.set_ylim(0, 1.1 * axes.dataLim.y1 or 1)
         if len(curves) > 1:
             axes.legend(fontsize="small", frameon=False)
 

@@ -107,7 +107,7 @@ def lens_panel(table: pd.DataFrame) -> Panel:
         "Logit lens: predictions of every layer through the model's head",
         "",
         f"Over {int(last['tokens']):,} tokens, {' and '.join(parts)}; the last layer is the model itself.",
-        lambda figure: draw_plots(figure, plots, bottom=0.0),
+        lambda figure: draw_plots(figure, plots, from_zero=True),
         table,
     )
 
@@ -127,7 +127,7 @@ def candidates_panel(guesses: Candidates, tokenizer: PreTrainedTokenizerBase, ca
         "lens-candidates",
         f"Most likely {target} after each layer",
         "",
-        f"{measured} Darker cells have a higher probability; correct guesses are in bold.",
+        f"{measured} Stronger color means a higher probability; correct guesses are in bold.",
         lambda figure: _draw_candidates(figure, guesses, tokenizer, causal),
         candidates_table(guesses, tokenizer),
     )
