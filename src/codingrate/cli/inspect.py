@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from ..inspection import ImageAttention, InspectionReport, Segment
+    from ..runs import Run
 
 Images = Annotated[list[Path], typer.Argument(help="Image files.")]
 
@@ -143,14 +144,11 @@ def attention(
     run = open_run(model)
     folder = output or run.output_folder("attention")
     results: list[dict[str, Any]] = []
+    settings: dict[str, Any] = {"layers": layers, "head": head, "mass": mass, "size": size}
     with progress("attention", len(images)) as advance:
-        for image, name in zip(images, picture_names(images), strict=True):
-            entries = run.attention(
-                [image], checkpoint=parse_checkpoint(checkpoint), layers=layers, head=head, mass=mass, size=size
-            )[0]
-            shown = entries[0].image
-            results.append({"image": str(image), "width": shown.width, "height": shown.height})
-            results[-1]["layers"] = [_save_attention(folder, name, entry) for entry in entries]
+        for name, picture, about in _read(run, images):
+            entries = run.attention([picture], checkpoint=parse_checkpoint(checkpoint), **settings)[0]
+            results.append({**about, "layers": [_save_attention(folder, name, entry) for entry in entries]})
             patches = next(iter(entries[0].maps.values())).size
             side = entries[0].square.width
             advance()
@@ -210,19 +208,8 @@ def segment(
     settings: dict[str, Any] = {"masks": masks, "threshold": threshold, "layer": layer, "refine": refine, "side": size}
     results: list[dict[str, Any]] = []
     with progress("segment", len(images)) as advance:
-        from ..runs.inspecting import read_pictures
-
-        for path, name in zip(images, picture_names(images), strict=True):
-            (picture,), notes = read_pictures(run, [path])
-            for note in notes:
-                print_note(note)
+        for name, picture, about in _read(run, images):
             segments = run.segment([picture], checkpoint=parse_checkpoint(checkpoint), **settings)[0]
-            about = {
-                "image": str(path),
-                "width": picture.width,
-                "height": picture.height,
-                "note": notes[0] if notes else None,
-            }
             results.append({**about, **_save_segments(folder, name, picture, segments)})
             advance()
     if as_json:
@@ -254,6 +241,20 @@ def _save_segments(folder: Path, name: str, image: Image, segments: Sequence[Seg
         for part, file in zip(segments, list(pictures)[1:], strict=True)
     ]
     return {"overlay": str(folder / f"{name}-overlay.png"), "segments": entries}
+
+
+def _read(run: Run, images: Sequence[Path]) -> Iterator[tuple[str, Image, dict[str, Any]]]:
+    """Yield for each image file a name for its results, the picture and facts; print notes on the model and files."""
+    from ..runs.inspecting import read_pictures
+
+    if run.untrained:
+        print_note(f"{run.source} has random weights, so what it shows means little")
+    for path, name in zip(images, picture_names(images), strict=True):
+        (picture,), notes = read_pictures(run, [path])
+        for note in notes:
+            print_note(note)
+        about = {"image": str(path), "width": picture.width, "height": picture.height}
+        yield name, picture, {**about, "note": notes[0] if notes else None}
 
 
 def picture_names(images: Sequence[Path]) -> list[str]:
