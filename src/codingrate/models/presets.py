@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preset:
-    """The name of a model class, its config fields, and the place it is described."""
+    """The name of a model class, its config fields, and the source that describes it."""
 
     model: str
     fields: Mapping[str, Any] = field(repr=False)
