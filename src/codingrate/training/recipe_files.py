@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import CrateError, unknown_name, validation_error
+from ..errors import CrateError, unknown_name
 from .recipe import Recipe
 
 SHIPPED = Path(__file__).parent.parent / "recipes"
@@ -69,7 +69,12 @@ def build_recipe(values: Mapping[str, Any]) -> Recipe:
     try:
         return TypeAdapter(Recipe).validate_python(_python_names(values))
     except ValidationError as error:
-        raise validation_error(error) from None
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, CrateError):
+            raise cause from None
+        key = ".".join(str(part).removesuffix("_") for part in first["loc"])
+        raise CrateError(f"{key}: {first['msg'].lower()}, not {first['input']!r}") from None
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
