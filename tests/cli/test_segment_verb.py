@@ -13,7 +13,7 @@ from codingrate import create_model, inspection
 from codingrate.data import Augment, load_voc
 from codingrate.evaluation.voc import voc_overlap
 from codingrate.inspection.segment import square_input
-from tests.data.test_voc import write_voc
+from tests.data.test_objects import write_voc
 from tests.inspection.test_segment import SMALL, disc_image
 from tests.training.toys import run as train_toy
 

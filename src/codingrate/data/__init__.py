@@ -1,4 +1,4 @@
-"""Data: images, running text, labelled sentences and annotated objects, opened by name, path or hub id.
+"""Data: images, running text, labeled sentences and annotated objects, opened by name, path or hub id.
 
 Images are decoded and cropped in loader workers and augmented in batches on the device. Text is tokenized once into a
 file of ids, from which blocks are read.
