@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _page
-from .._files import atomic_folder, atomic_write
+from .._files import atomic_write, atomic_folder
 from ..errors import CrateError
 from .panel import Panel
 
