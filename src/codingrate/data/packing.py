@@ -205,15 +205,18 @@ class Encoder:
         raw = b"".join(self._framed(pieces, encoded, before, after))
         return self._table[np.frombuffer(raw, np.uint8)], sum(map(len, encoded))
 
-    def _framed(self, pieces: list[Piece], encoded: Iterable[T], before: T, after: T) -> Iterator[T]:
-        """Yield the encoded pieces with `before` and `after` around each document."""
+    def _framed(self, pieces: list[Piece], encoded: Iterable[T], before: T, after: T) -> list[T]:
+        """Return the encoded pieces with `before` and `after` around each document."""
+        parts, starts = [], self._starts_document
         for (_, end), content in zip(pieces, encoded, strict=True):
-            if self._starts_document:
-                yield before
-            yield content
+            if starts:
+                parts.append(before)
+            parts.append(content)
             if end:
-                yield after
-            self._starts_document = end
+                parts.append(after)
+            starts = end
+        self._starts_document = starts
+        return parts
 
     def _byte_table(self) -> NDArray[Any] | None:
         """Return the id of each byte if the tokenizer knows bytes only; special tokens are at impossible bytes."""
