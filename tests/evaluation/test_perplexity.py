@@ -194,7 +194,7 @@ def test_passages_that_have_no_last_word():
     refused("text 1 has fewer", lambada_accuracy, model, tokenizer, [""])
     refused("no texts", lambada_accuracy, model, tokenizer, [])
     refused("reads 13 tokens, too few for a word of 21", lambada_accuracy, model, tokenizer, ["a " + "b" * 20])
-    refused("the tokenizer has 257 ids, the model 29", lambada_accuracy, causal(), tokenizer, ["a b"])
+    refused("the tokenizer has 257 ids, the model only 29", lambada_accuracy, causal(), tokenizer, ["a b"])
     refused("not a CrateForMaskedLM", lambada_accuracy, toys.build("masked-lm"), tokenizer, ["a b"])
 
 
