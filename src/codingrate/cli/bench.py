@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from enum import Enum
+from typing import Annotated, Any
 
 import typer
 
 from .output import Json, print_json, print_table, progress
 
-Suite = Literal["image", "rate", "loader", "probe", "gpt", "maskcut"]
 Table = tuple[str, Mapping[str, str], Mapping[str, tuple[Mapping[str, float], float, str]]]
 """Title, labels of the rows by key, and columns: values by row (none is left blank), their unit, their format."""
+
+
+class Suite(str, Enum):
+    """A suite of measurements."""
+
+    image = "image"
+    rate = "rate"
+    loader = "loader"
+    probe = "probe"
+    gpt = "gpt"
+    maskcut = "maskcut"
 
 
 def bench(
@@ -33,7 +44,7 @@ def bench(
     probe: k nearest neighbors and logistic regression. gpt: CRATE-GPT and transformers' GPT-2.
     maskcut: the cut of MaskCut and a dense solver. The last three take minutes.
     """
-    names: list[Suite] = suites or ["image", "rate", "loader"]
+    names = [suite.value for suite in suites or (Suite.image, Suite.rate, Suite.loader)]
     import torch
 
     from ..bench import count_rounds, run_suites
@@ -55,11 +66,11 @@ def print_result(result: dict[str, Any]) -> None:
             print(part)
         else:
             title, labels, columns = part
-            rows = [
-                (label, *(form.format(values[key] / unit) if key in values else "" for values, unit, form in cells))
-                for cells in [columns.values()]
-                for key, label in labels.items()
+            cells = [
+                [form.format(values[key] / unit) if key in values else "" for key in labels]
+                for values, unit, form in columns.values()
             ]
+            rows = list(zip(labels.values(), *cells, strict=True))
             print_table(f"{title}, {result['machine']['threads']} threads", ("", *columns), rows)
 
 
@@ -87,12 +98,14 @@ def _describe(result: dict[str, Any]) -> Iterator[Table | str]:
         yield f"coding rate of projections {tuple(rate['shape'])}", labels, columns
         yield f"The rates differ by {rate['difference']:.1e} (relative)."
     if probe := result.get("probe"):
-        formats = {"train": "{:,.0f}", "test": "{:,.0f}", "width": "{:,.0f}"}
-        formats |= {"seconds": "{:.1f}", "peak_mib": "{:.0f}", "top1": "{:.2%}"}
-        titles = {"train": "training", "peak_mib": "MiB", "top1": "top-1"}
+        by_metric = {key: {name: metrics[key] for name, metrics in probe.items()} for key in probe["knn"]}
         columns = {
-            titles.get(key, key): ({name: metrics[key] for name, metrics in probe.items()}, 1, form)
-            for key, form in formats.items()
+            "training": (by_metric["train"], 1, "{:,.0f}"),
+            "test": (by_metric["test"], 1, "{:,.0f}"),
+            "width": (by_metric["width"], 1, "{:,.0f}"),
+            "seconds": (by_metric["seconds"], 1, "{:.1f}"),
+            "MiB": (by_metric["peak_mib"], 1, "{:.0f}"),
+            "top-1": (by_metric["top1"], 1, "{:.2%}"),
         }
         yield "probes of features of 10 Gaussian classes", {name: name for name in probe}, columns
         yield "The time includes the choice of k or of the regularization strength on the training features."
