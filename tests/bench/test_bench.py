@@ -20,7 +20,7 @@ from codingrate.bench import (
     suites,
     timing,
 )
-from codingrate.bench.naive import NaiveClassifier
+from codingrate.bench.models import NaiveClassifier
 from codingrate.cli.bench import print_result
 
 SMALL = {"hidden_size": 30, "num_hidden_layers": 3, "num_attention_heads": 5, "image_size": 32, "num_labels": 7}

@@ -18,9 +18,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, ViTConfig, ViTForImageClas
 from ..errors import CrateError
 from ..models.cache import cache_bytes
 from ..models.classifier import CrateForImageClassification
+from ..models.embedding import PatchEmbedding
 from ..models.language import CrateForCausalLM
 from ..models.presets import create_model
-from .naive import NaiveClassifier
 from .timing import Progress, Result, fixed_seed, medians, peak_memory, training_step
 
 RIVALS = ("ours", "naive", "vit")
@@ -70,17 +70,53 @@ def _classifier(name: str, rival: str) -> nn.Module:
         raise CrateError(f"--model {name} is not a CRATE classifier; use one such as crate-base-patch16-224")
     if rival != "vit":
         return model if rival == "ours" else NaiveClassifier(model)
-    return ViTForImageClassification(
-        ViTConfig(
-            hidden_size=config.hidden_size,
-            num_hidden_layers=config.num_hidden_layers,
-            num_attention_heads=config.num_attention_heads,
-            intermediate_size=4 * config.hidden_size,
-            image_size=config.image_sides[0],
-            patch_size=config.patch_size,
-            num_labels=config.num_labels,  # type: ignore[call-arg]
-        )
-    )
+    same = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_labels")
+    sizes = {name: getattr(config, name) for name in same}
+    vit = ViTConfig(**sizes, intermediate_size=4 * config.hidden_size, image_size=config.image_sides[0])
+    return ViTForImageClassification(vit)
+
+
+class NaiveClassifier(nn.Module):
+    """The image classifier of the paper's pseudocode, transcribed line by line: a baseline, and an oracle for tests.
+
+    It uses the parameters of `model` but none of its forward passes. The softmax is explicit, ISTA follows its
+    formula, and LayerNorm is computed wherever the pseudocode writes it.
+    """
+
+    def __init__(self, model: CrateForImageClassification) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Map images (batch, channels, height, width) to logits (batch, classes)."""
+        config, e = self.model.config, cast(PatchEmbedding, self.model.crate.embedding)
+        batch, channels, height, width = pixels.shape
+        p = config.patch_size
+        x = pixels.reshape(batch, channels, height // p, p, width // p, p).permute(0, 2, 4, 3, 5, 1)
+        x = e.token_norm(e.project(e.patch_norm(x.reshape(batch, -1, p * p * channels))))
+        assert e.class_token is not None
+        assert e.positions is not None
+        x = torch.cat([e.class_token.expand(batch, 1, -1), x], dim=1) + e.positions.weight
+        for layer in cast(Any, self.model.crate.layers):
+            x = mssa(layer.attention_norm(x), layer.attention, config.num_attention_heads) + layer.attention_norm(x)
+            x = ista(layer.sparsifier_norm(x), layer.sparsifier.dictionary, config.step_size, config.sparsity)
+        return self.model.head(self.model.head_norm(x[:, 0]))
+
+
+def mssa(z: Tensor, attention: Any, heads: int) -> Tensor:
+    """Compute the update of tokens (batch, n, d) by MSSA with an explicit attention matrix."""
+    batch, tokens, _ = z.shape
+    w = attention.project(z).reshape(batch, tokens, heads, -1).transpose(1, 2)
+    scores = torch.matmul(w, w.transpose(-1, -2)) * w.shape[-1] ** -0.5
+    out = torch.matmul(torch.softmax(scores, dim=-1), w)
+    return attention.output(out.transpose(1, 2).reshape(batch, tokens, -1))
+
+
+def ista(z: Tensor, dictionary: Tensor, step_size: float, sparsity: float) -> Tensor:
+    """Take an ISTA step on tokens (batch, n, d), one matrix product after the other."""
+    reconstruction = F.linear(z, dictionary)
+    gradient = step_size * F.linear(reconstruction - z, dictionary.t())
+    return F.relu(z - gradient - step_size * sparsity)
 
 
 def _logits(model: nn.Module, pixels: Tensor) -> Tensor:

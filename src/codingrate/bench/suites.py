@@ -139,7 +139,7 @@ def bench_probe(
             **dict(zip(("train", "test", "width"), shape, strict=True)),
             "seconds": time.perf_counter() - start,
             "peak_mib": peak_memory(_run_probe, (name, shape)),
-            "top1": report.top1,
+            "top1": report.metrics["top1"],
         }
     return result
 
