@@ -4,6 +4,7 @@ import logging
 import math
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from codingrate.models.classifier import CrateForImageClassification
 from codingrate.models.distillation import CrateForSelfDistillation
 from codingrate.training import load_data, load_weights
+from codingrate.training.distillation_schedules import teacher_momentum, teacher_temperature, weight_decay_at
 from codingrate.training.run import build_trainer
 from codingrate.training.tasks import task_of
 from codingrate.training.tasks.distillation import teacher_figures
@@ -186,8 +188,8 @@ def test_nothing_is_said_of_a_teacher_that_is_well(tmp_path, caplog):
     [
         ({"views.local_size": 10}, "views.local_size 10 is larger than augment.image_size 8"),
         ({"views.local_size": 3}, "views.local_size 3 is not divisible by patch_size 2"),
-        ({"views.local_count": -1}, "views.local_count must not be negative"),
-        ({"views.global_scale": [0.5, 0.2]}, "views.global_scale must be"),
+        ({"views.local_count": -1}, "views.local_count: input should be greater than or equal to 0"),
+        ({"views.global_scale": [0.5, 0.2]}, "views.global_scale: the lower bound must not exceed"),
         ({"distil.momentum": 1.5}, "distil.momentum is 1.5"),
         ({"distil.student_temperature": 0}, "distil.student_temperature is 0"),
         ({"run.ema": 0.9}, "run.ema and run.fsdp do not go with task: distillation"),
@@ -209,3 +211,26 @@ def test_started_from_another_model(finished, tmp_path):
     model = task_of(recipe).build_model(None)
     assert_same(dict(model.student.crate.state_dict()), dict(finished.model.teacher.crate.state_dict()))
     assert_same(dict(model.teacher.crate.state_dict()), dict(finished.model.teacher.crate.state_dict()))
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 2, 30])
+@pytest.mark.parametrize(("start", "end"), [(0.04, 0.07), (0.04, 0.04)])
+def test_the_teacher_temperature_is_the_release_table(start, end, warmup):
+    table = np.concatenate((np.linspace(start, end, warmup), np.ones(100 - warmup) * end))
+    found = [teacher_temperature(epoch, start, end, warmup) for epoch in range(100)]
+    np.testing.assert_allclose(found, table, rtol=1e-14)
+    assert teacher_temperature(1000, start, end, warmup) == end
+
+
+@pytest.mark.parametrize("steps", [1, 7, 1000])
+@pytest.mark.parametrize("start", [0.996, 0.9995])
+def test_momentum_and_weight_decay_follow_a_cosine(steps, start):
+    for i in range(steps):
+        m = 1 - 0.5 * (1 - start) * (1 + np.cos(np.pi * i / steps))
+        assert teacher_momentum(i, steps, start) == pytest.approx(m, rel=1e-14)
+        decay = 0.4 + 0.5 * (0.04 - 0.4) * (1 + np.cos(np.pi * i / steps))
+        assert weight_decay_at(i, steps, 0.04, 0.4) == pytest.approx(decay, rel=1e-13)
+        assert weight_decay_at(i, steps, 0.005, 0.005) == pytest.approx(0.005)
+    assert teacher_momentum(0, steps) == 0.996
+    assert teacher_momentum(steps + 3, steps, start) == 1.0
+    assert weight_decay_at(0, 0, 0.1, 0.2) == pytest.approx(0.1)

@@ -108,7 +108,7 @@ def test_numbers(tmp_path):
     losses = [line["loss"] for line in lines(tmp_path / "run", "training")]
     assert losses[-1] < losses[0]
     words = write_csv(tmp_path / "words.csv", ["sentence", "label"], [(f"sentence {i}", "much") for i in range(40)])
-    refused("is no number", tuned, tmp_path / "a", str(words), {"text.regression": True})
+    refused("is not a number", tuned, tmp_path / "a", str(words), {"text.regression": True})
 
 
 def test_two_development_sets_are_told_apart(tmp_path):
@@ -173,7 +173,7 @@ def test_bad_data_and_models_are_refused(tmp_path, films, body):
                 films,
                 {"model.name": "crate-tiny-patch16-224", "model.config": {}},
             ),
-            ("max_length is 2", films, {"text.max_length": 2}),
+            ("`max_length` is 2", films, {"text.max_length": 2}),
             ("width cannot change", films, {**start, "model.config": {"hidden_size": 64}}),
             ("give data.name or --data", "???", {}),
             ("give model.from=RUN", films, {"model.from": "???"}),
