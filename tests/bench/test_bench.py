@@ -15,12 +15,12 @@ from codingrate.bench import (
     bench_probe,
     bench_rate,
     count_rounds,
-    image,
+    models,
     run_suites,
     suites,
     timing,
 )
-from codingrate.bench.naive import NaiveClassifier
+from codingrate.bench.models import NaiveClassifier
 from codingrate.cli.bench import print_result
 
 SMALL = {"hidden_size": 30, "num_hidden_layers": 3, "num_attention_heads": 5, "image_size": 32, "num_labels": 7}
@@ -67,14 +67,14 @@ def test_memory_measurement_sees_what_a_task_allocates():
 
 @pytest.mark.slow
 def test_image_suite_fills_every_metric(monkeypatch, capsys):
-    build = image.create_model
-    monkeypatch.setattr(image, "create_model", lambda name: build(name, **SMALL))
-    monkeypatch.setattr(image, "peak_memory", lambda task, arguments: 1.0)
+    build = models.create_model
+    monkeypatch.setattr(models, "create_model", lambda name: build(name, **SMALL))
+    monkeypatch.setattr(models, "peak_memory", lambda task, arguments: 1.0)
     result = bench_image("crate-tiny-patch16-224", batch=2, repeats=2)
     assert result["logits_difference"] < 1e-5
     for mode in ("inference", "training"):
         metrics = result[mode]
-        assert set(metrics["seconds"]) == set(image.RIVALS)
+        assert set(metrics["seconds"]) == set(models.RIVALS)
         for rival in ("naive", "vit"):
             assert metrics["speedup"][rival] == metrics["seconds"][rival] / metrics["seconds"]["ours"]
     assert result["parameters"]["ours"] == result["parameters"]["naive"] < result["parameters"]["vit"]

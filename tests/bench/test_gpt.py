@@ -3,7 +3,7 @@
 import pytest
 
 from codingrate import CrateError
-from codingrate.bench import bench_gpt, gpt
+from codingrate.bench import bench_gpt, models
 from codingrate.cli.bench import print_result
 
 SMALL = {
@@ -14,8 +14,8 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    build = gpt.create_model
-    monkeypatch.setattr(gpt, "create_model", lambda name, **fields: build(name, **{**SMALL, **fields}))
+    build = models.create_model
+    monkeypatch.setattr(models, "create_model", lambda name, **fields: build(name, **{**SMALL, **fields}))
 
 
 def test_every_metric_is_filled(capsys):
@@ -42,9 +42,9 @@ def test_both_models_generate_every_token(monkeypatch):
         shapes.extend(getattr(run(), "shape", None) for run in cases.values())
         return dict.fromkeys(cases, 1.0)
 
-    monkeypatch.setattr(gpt, "medians", run_once)
+    monkeypatch.setattr(models, "medians", run_once)
     bench_gpt(new_tokens=19, batch=2, length=11)
-    assert shapes == [(1, gpt.PROMPT + 19)] * 2 + [None] * 2
+    assert shapes == [(1, models.PROMPT + 19)] * 2 + [None] * 2
 
 
 def test_another_kind_of_model_is_refused():

@@ -7,10 +7,9 @@ import torch
 
 from codingrate.theory.claims.measure import (
     cosine,
+    covariance_scores,
     critical,
     estimate,
-    law_through,
-    outer_squares,
     power_law,
     relative,
     rounding,
@@ -32,9 +31,9 @@ def test_the_slope_is_that_of_least_squares():
 
 def test_a_law_through_points_has_the_order_and_meets_their_middle():
     x, y = [1.0, 2.0, 4.0], [5.0, 3.0, 7.0]
-    line = law_through(x, y, 2.0)
-    assert power_law(x, line).exponent == pytest.approx(2.0)
-    assert math.prod(line) == pytest.approx(math.prod(y))
+    law = power_law(x, y, 2.0)
+    assert law.exponent == 2.0
+    assert math.prod(law.constant * value**2 for value in x) == pytest.approx(math.prod(y))
 
 
 def test_an_estimate_is_mean_and_standard_error():
@@ -59,4 +58,6 @@ def test_limits_and_scores_of_sample_means():
     assert critical(100) == pytest.approx(4.42, abs=0.01)
     sample = torch.tensor([[1.0, 2.0], [3.0, 6.0], [5.0, 7.0]])
     torch.testing.assert_close(z_scores(sample, torch.tensor([2.0, 5.0])), torch.tensor([3**0.5 / 2, 0.0]))
-    torch.testing.assert_close(outer_squares(torch.tensor([[2.0, 3.0, 5.0]])), torch.tensor([[4.0, 6, 10, 9, 15, 25]]))
+    squares = torch.stack([sample[:, 0] ** 2, sample[:, 0] * sample[:, 1], sample[:, 1] ** 2], dim=-1)
+    scores = covariance_scores(sample, torch.tensor([[2.0, 3.0], [3.0, 5.0]]))
+    torch.testing.assert_close(scores, z_scores(squares, torch.tensor([2.0, 3.0, 5.0])))

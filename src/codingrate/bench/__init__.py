@@ -1,18 +1,10 @@
 """Speed and memory in one run: our models, the paper's pseudocode and transformers' models, side by side."""
 
-from .gpt import bench_gpt
-from .image import bench_image
+from .models import bench_gpt, bench_image
 from .suites import bench_loader, bench_maskcut, bench_probe, bench_rate, count_rounds, run_suites
 from .timing import machine
 
 __all__ = [
-    "bench_gpt",
-    "bench_image",
-    "bench_loader",
-    "bench_maskcut",
-    "bench_probe",
-    "bench_rate",
-    "count_rounds",
-    "machine",
+    "bench_gpt", "bench_image", "bench_loader", "bench_maskcut", "bench_probe", "bench_rate", "count_rounds", "machine",
     "run_suites",
-]
+]  # fmt: skip

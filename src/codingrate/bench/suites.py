@@ -20,8 +20,7 @@ from ..errors import unknown_name
 from ..evaluation import Features, knn_probe, logistic_probe
 from ..inspection.segment.cuts import affinity, normalized_cut
 from ..models.presets import create_model
-from .gpt import bench_gpt
-from .image import bench_image
+from .models import bench_gpt, bench_image
 from .timing import Progress, Result, fixed_seed, machine, medians, peak_memory, training_step
 
 ROUNDS = {"image": (2, 2), "rate": (1, 2), "gpt": (2, 1), "maskcut": (1, 0)}  # timed parts, warm-up rounds of each

@@ -6,7 +6,9 @@ import multiprocessing
 import platform
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,31 +76,20 @@ def machine() -> Result:
 def peak_gflops(size: int = 3072, repeats: int = 5) -> float:
     """Return the best speed of a large float32 matrix product, in billions of operations per second."""
     a, b = torch.randn(size, size), torch.randn(size, size)
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        a @ b
-        best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best / 1e9
+    return 2 * size**3 / min(timeit.repeat(lambda: a @ b, number=1, repeat=repeats)) / 1e9
 
 
 def peak_memory(task: Callable[..., None], arguments: Sequence[Any]) -> float:
     """Return the peak memory in MiB that `task(*arguments)` adds to a new process that has imported its module."""
-    context = multiprocessing.get_context("spawn")
-    queue = context.SimpleQueue()
-    process = context.Process(target=_watched, args=(queue, task, arguments, torch.get_num_threads()))
-    process.start()
-    process.join()
-    if process.exitcode:
-        raise RuntimeError(f"the process that measures memory ended with exit code {process.exitcode}")
-    return float(queue.get())
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_added_mib, task, arguments, torch.get_num_threads()).result()
 
 
-def _watched(queue: Any, task: Callable[..., None], arguments: Sequence[Any], threads: int) -> None:
+def _added_mib(task: Callable[..., None], arguments: Sequence[Any], threads: int) -> float:
     torch.set_num_threads(threads)
     before = _peak_kib()
     task(*arguments)
-    queue.put((_peak_kib() - before) / 1024)
+    return (_peak_kib() - before) / 1024
 
 
 def _peak_kib() -> int:

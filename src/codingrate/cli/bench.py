@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Annotated, Any
 
 import typer
 
 from .output import Json, print_json, print_table, progress
+
+Table = tuple[str, Mapping[str, str], Mapping[str, tuple[Mapping[str, float], float, str]]]
+"""Title, labels of the rows by key, and columns: values by row (none is left blank), their unit, their format."""
 
 
 class Suite(str, Enum):
@@ -57,118 +61,76 @@ def bench(
 
 def print_result(result: dict[str, Any]) -> None:
     """Print the tables of all suites that were run."""
-    for suite, print_suite in _PRINTERS.items():
-        if suite in result:
-            print_suite(result[suite], result["machine"])
+    for part in _describe(result):
+        if isinstance(part, str):
+            print(part)
+        else:
+            title, labels, columns = part
+            cells = [
+                [form.format(values[key] / unit) if key in values else "" for key in labels]
+                for values, unit, form in columns.values()
+            ]
+            rows = list(zip(labels.values(), *cells, strict=True))
+            print_table(f"{title}, {result['machine']['threads']} threads", ("", *columns), rows)
 
 
-def _print_image(image: dict[str, Any], machine: dict[str, Any]) -> None:
-    peak = machine["peak_gflops"]
-    labels = {"ours": "codingrate", "naive": "pseudocode", "vit": "transformers ViT"}
-    for mode in ("inference", "training"):
-        metrics = image[mode]
-        print_table(
-            f"{image['model']}, {mode}, batch size {image['batch']}, {machine['threads']} threads",
-            ("", "parameters", "ms", "speedup of ours", "GFLOP/s", "of peak", "MiB"),
-            [
-                (
-                    label,
-                    f"{image['parameters'][key] / 1e6:.1f} M",
-                    f"{metrics['seconds'][key] * 1e3:.0f}",
-                    f"{metrics['speedup'][key]:.2f}×" if key in metrics["speedup"] else "",
-                    f"{metrics['gflops_per_second'][key]:.0f}",
-                    f"{metrics['gflops_per_second'][key] / peak:.0%}",
-                    f"{metrics['peak_mib'][key]:.0f}",
-                )
-                for key, label in labels.items()
-            ],
-        )
-    print(f"The logits of codingrate and pseudocode differ by {image['logits_difference']:.1e} (relative).")
-    print(f"The peak is the speed of one large matrix product, {peak:.0f} GFLOP/s.")
-
-
-def _print_rate(rate: dict[str, Any], machine: dict[str, Any]) -> None:
-    print_table(
-        f"coding rate of projections {tuple(rate['shape'])}, {machine['threads']} threads",
-        ("", "ms", "speedup of ours"),
-        [
-            ("codingrate", f"{rate['seconds']['ours'] * 1e3:.1f}", ""),
-            ("n × n logdet", f"{rate['seconds']['naive'] * 1e3:.1f}", f"{rate['speedup']['naive']:.1f}×"),
-        ],
-    )
-    print(f"The rates differ by {rate['difference']:.1e} (relative).")
-
-
-def _print_loader(loader: dict[str, Any], machine: dict[str, Any]) -> None:
-    speed, model = loader["images_per_second"], loader["model"]
-    print_table(
-        f"loader with {loader['workers']} worker(s), photographs at 224 pixels, {machine['threads']} threads",
-        ("", "images/s"),
-        [("loader", f"{speed['loader']:.0f}"), (f"training of {model}", f"{speed['training']:.0f}")],
-    )
-    print(f"The loader delivers {loader['ratio']:.1f} times as many images as training needs.")
-
-
-def _print_probe(probe: dict[str, Any], machine: dict[str, Any]) -> None:
-    print_table(
-        f"probes of features of 10 Gaussian classes, {machine['threads']} threads",
-        ("", "training", "test", "width", "seconds", "MiB", "top-1"),
-        [
-            (
-                name,
-                *(f"{metrics[key]:,}" for key in ("train", "test", "width")),
-                f"{metrics['seconds']:.1f}",
-                f"{metrics['peak_mib']:.0f}",
-                f"{metrics['top1']:.2%}",
-            )
-            for name, metrics in probe.items()
-        ],
-    )
-    print("The time includes the choice of k or of the regularization strength on the training features.")
-
-
-def _print_gpt(gpt: dict[str, Any], machine: dict[str, Any]) -> None:
-    labels = {"ours": "codingrate", "gpt2": "transformers GPT-2"}
-    for mode, unit, count, title in (
-        ("decoding", "ms/token", gpt["new_tokens"], f"decoding {gpt['new_tokens']} tokens"),
-        ("training", "ms/step", 1, f"training on {gpt['batch']} × {gpt['length']} tokens"),
-    ):
-        print_table(
-            f"{gpt['model']}, {title}, {machine['threads']} threads",
-            ("", "parameters", unit, "speedup of ours", "cache per token"),
-            [
-                (
-                    label,
-                    f"{gpt['parameters'][key] / 1e6:.1f} M",
-                    f"{gpt[mode]['seconds'][key] / count * 1e3:.1f}",
-                    "" if key == "ours" else f"{gpt[mode]['speedup']:.2f}×",
-                    f"{gpt['cache_bytes_per_token'][key] / 1024:.0f} KiB",
-                )
-                for key, label in labels.items()
-            ],
-        )
-    print(f"The logits with and without a cache differ by {gpt['cache_difference']:.1e} (relative).")
-
-
-def _print_maskcut(cut: dict[str, Any], machine: dict[str, Any]) -> None:
-    seconds = cut["seconds"]
-    print_table(
-        f"normalized cut of {cut['tokens']:,} patches, {machine['threads']} threads",
-        ("", "ms", "speedup of ours"),
-        [
-            ("codingrate (Lanczos)", f"{seconds['ours'] * 1e3:.0f}", ""),
-            ("scipy.linalg.eigh", f"{seconds['dense'] * 1e3:.0f}", f"{cut['speedup']:.1f}×"),
-            ("affinity, for both", f"{seconds['affinity'] * 1e3:.0f}", ""),
-        ],
-    )
-    print(f"The eigenvectors differ by {cut['difference']:.1e} (relative).")
-
-
-_PRINTERS = {
-    "image": _print_image,
-    "coding_rate": _print_rate,
-    "probe": _print_probe,
-    "gpt": _print_gpt,
-    "maskcut": _print_maskcut,
-    "loader": _print_loader,
-}
+def _describe(result: dict[str, Any]) -> Iterator[Table | str]:
+    """Yield the tables of each suite, and a sentence below them."""
+    if image := result.get("image"):
+        peak = result["machine"]["peak_gflops"]
+        for mode in ("inference", "training"):
+            speed = image[mode]["gflops_per_second"]
+            columns = {
+                "parameters": (image["parameters"], 1e6, "{:.1f} M"),
+                "ms": (image[mode]["seconds"], 1e-3, "{:.0f}"),
+                "speedup of ours": (image[mode]["speedup"], 1, "{:.2f}×"),
+                "GFLOP/s": (speed, 1, "{:.0f}"),
+                "of peak": (speed, peak, "{:.0%}"),
+                "MiB": (image[mode]["peak_mib"], 1, "{:.0f}"),
+            }
+            labels = {"ours": "codingrate", "naive": "pseudocode", "vit": "transformers ViT"}
+            yield f"{image['model']}, {mode}, batch size {image['batch']}", labels, columns
+        yield f"The logits of codingrate and pseudocode differ by {image['logits_difference']:.1e} (relative)."
+        yield f"The peak is the speed of one large matrix product, {peak:.0f} GFLOP/s."
+    if rate := result.get("coding_rate"):
+        columns = {"ms": (rate["seconds"], 1e-3, "{:.1f}"), "speedup of ours": (rate["speedup"], 1, "{:.1f}×")}
+        labels = {"ours": "codingrate", "naive": "n × n logdet"}
+        yield f"coding rate of projections {tuple(rate['shape'])}", labels, columns
+        yield f"The rates differ by {rate['difference']:.1e} (relative)."
+    if probe := result.get("probe"):
+        by_metric = {key: {name: metrics[key] for name, metrics in probe.items()} for key in probe["knn"]}
+        columns = {
+            "training": (by_metric["train"], 1, "{:,.0f}"),
+            "test": (by_metric["test"], 1, "{:,.0f}"),
+            "width": (by_metric["width"], 1, "{:,.0f}"),
+            "seconds": (by_metric["seconds"], 1, "{:.1f}"),
+            "MiB": (by_metric["peak_mib"], 1, "{:.0f}"),
+            "top-1": (by_metric["top1"], 1, "{:.2%}"),
+        }
+        yield "probes of features of 10 Gaussian classes", {name: name for name in probe}, columns
+        yield "The time includes the choice of k or of the regularization strength on the training features."
+    if gpt := result.get("gpt"):
+        decoding = ("decoding", "ms/token", gpt["new_tokens"], f"decoding {gpt['new_tokens']} tokens")
+        training = ("training", "ms/step", 1, f"training on {gpt['batch']} × {gpt['length']} tokens")
+        for mode, name, count, title in (decoding, training):
+            columns = {
+                "parameters": (gpt["parameters"], 1e6, "{:.1f} M"),
+                name: (gpt[mode]["seconds"], count * 1e-3, "{:.1f}"),
+                "speedup of ours": ({"gpt2": gpt[mode]["speedup"]}, 1, "{:.2f}×"),
+                "cache per token": (gpt["cache_bytes_per_token"], 1024, "{:.0f} KiB"),
+            }
+            yield f"{gpt['model']}, {title}", {"ours": "codingrate", "gpt2": "transformers GPT-2"}, columns
+        yield f"The logits with and without a cache differ by {gpt['cache_difference']:.1e} (relative)."
+    if cut := result.get("maskcut"):
+        columns = {
+            "ms": (cut["seconds"], 1e-3, "{:.0f}"),
+            "speedup of ours": ({"dense": cut["speedup"]}, 1, "{:.1f}×"),
+        }
+        labels = {"ours": "codingrate (Lanczos)", "dense": "scipy.linalg.eigh", "affinity": "affinity, for both"}
+        yield f"normalized cut of {cut['tokens']:,} patches", labels, columns
+        yield f"The eigenvectors differ by {cut['difference']:.1e} (relative)."
+    if loader := result.get("loader"):
+        labels = {"loader": "loader", "training": f"training of {loader['model']}"}
+        columns = {"images/s": (loader["images_per_second"], 1, "{:.0f}")}
+        yield f"loader with {loader['workers']} worker(s), photographs at 224 pixels", labels, columns
+        yield f"The loader delivers {loader['ratio']:.1f} times as many images as training needs."

@@ -62,6 +62,7 @@ def _print_table(outcomes: list[Outcome]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     console = Console()
     if not console.is_terminal:
@@ -72,16 +73,10 @@ def _print_table(outcomes: list[Outcome]) -> None:
     table.add_column("seed", justify="right")
     for outcome in outcomes:
         claim, finding = outcome.claim, outcome.finding
-        color = COLORS[finding.verdict]
-        reason = f": {escape(finding.reason)}" if finding.reason else ""
-        table.add_row(
-            claim.name,
-            escape(f"{claim.section} {claim.equation}"),
-            escape(finding.prediction),
-            escape(finding.measured),
-            f"[{color}]{finding.verdict}[/{color}]{reason}",
-            str(outcome.seed),
-        )
+        texts = (claim.name, f"{claim.section} {claim.equation}", finding.prediction, finding.measured)
+        verdict = Text(finding.verdict, COLORS[finding.verdict])
+        reason = f": {finding.reason}" if finding.reason else ""
+        table.add_row(*map(escape, texts), Text.assemble(verdict, reason), str(outcome.seed))
     console.print(table)
     counts: Counter[str] = Counter(outcome.finding.verdict for outcome in outcomes)
     summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in COLORS)

@@ -58,8 +58,7 @@ class SubspaceMixture:
 
     def responsibilities(self, z: Tensor, sigma: float) -> Tensor:
         """Return P(s = k | z), (..., d) → (..., K): the softmax of Σ_j s_j (U_k*z)_j² / 2σ², s = Λ/(Λ + σ²)."""
-        z = check_points(z, self.bases, sigma)
-        return self._affinity(z, sigma).softmax(-1)
+        return self._affinity(check_points(z, self.bases, sigma), sigma).softmax(-1)
 
     def denoise(self, z: Tensor, sigma: float) -> Tensor:
         """Return the exact E[z♮ | z] = Σ_k P(s = k | z) U_k s ∘ U_k*z, s = Λ/(Λ + σ²), (..., d) → (..., d).
@@ -67,15 +66,13 @@ class SubspaceMixture:
         Given s = k the pair (z♮, z) is Gaussian, and U_k s ∘ U_k*z is its Wiener filter.
         """
         z = check_points(z, self.bases, sigma)
-        share = self._affinity(z, sigma).softmax(-1)
-        return _combine(share, codes(z, self.bases) * self._wiener(sigma), self.bases)
+        return _combine(self.responsibilities(z, sigma), codes(z, self.bases) * self._wiener(sigma), self.bases)
 
     def score(self, z: Tensor, sigma: float) -> Tensor:
         """Return ∇ log q(z) = −Σ_k P(s = k | z) (Σ_k + σ²I)⁻¹ z, (..., d) → (..., d) (B.2, score_multi_subspaces).
 
         With Woodbury's (Σ_k + σ²I)⁻¹z = (z − U_k s ∘ U_k*z)/σ² the sum is (z − E[z♮ | z])/σ², Tweedie's formula.
         """
-        z = check_points(z, self.bases, sigma)
         return (self.denoise(z, sigma) - z) / sigma**2
 
     def _wiener(self, sigma: float) -> Tensor:

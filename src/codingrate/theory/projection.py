@@ -51,14 +51,10 @@ class NoisyTokens:
     """One draw of the mixture: clean tokens and their noise."""
 
     sizes: MixtureSizes
-    bases: Tensor
-    """U (K, d, p), orthonormal together."""
-    clean: Tensor
-    """X (n, d)."""
-    noise: Tensor
-    """Δ (n, d)."""
-    labels: Tensor
-    """s_i (n,)."""
+    bases: Tensor  # U (K, d, p), orthonormal together
+    clean: Tensor  # X (n, d)
+    noise: Tensor  # Δ (n, d)
+    labels: Tensor  # s_i (n,)
 
     @property
     def tokens(self) -> Tensor:

@@ -7,8 +7,9 @@ of `codingrate.operators`, with weights passed in by the caller.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,27 +26,26 @@ SPARSIFICATIONS = ("proximal", "ista")
 def mssa(z: Tensor, bases: Tensor, eps: float) -> Tensor:
     """Apply `TiedMSSA`: MSSA(Z | U) = β Σ_k SSA(Z | U_k)U_kᵀ, z (n, d), bases (K, d, p) → (n, d)."""
     K, d, p = bases.shape
-    with torch.device("meta"):
-        operator = TiedMSSA(AttentionSpec(dim=d, heads=K, head_dim=p, eps=eps))
-    update: Tensor = functional_call(operator, {"project.weight": bases.mT.flatten(0, 1)}, z[None])[0][0]
-    return update
+    spec = AttentionSpec(dim=d, heads=K, head_dim=p, eps=eps)
+    return _apply(TiedMSSA, spec, {"project.weight": bases.mT.flatten(0, 1)}, z[None])[0][0]
 
 
 def ista(z: Tensor, dictionary: Tensor, step_size: float, sparsity: float) -> Tensor:
     """Apply `ISTA`: ReLU(Z − ηDᵀ(DZ − Z) − ηλ), z (n, d), D (d, d) → (n, d)."""
-    return _sparsify(ISTA, SparsifierSpec(dim=z.shape[-1], step_size=step_size, sparsity=sparsity), dictionary, z)
+    spec = SparsifierSpec(dim=z.shape[-1], step_size=step_size, sparsity=sparsity)
+    return _apply(ISTA, spec, {"dictionary": dictionary}, z)
 
 
 def proximal_layer(z: Tensor, dictionary: Tensor, sparsity: float, alpha: float) -> Tensor:
     """Apply `ProximalStep`: ReLU((1 + 4/(9(1 + α)))DᵀZ − 4λ/(9α)), z (n, d), D (d, d) → (n, d)."""
-    return _sparsify(ProximalStep, SparsifierSpec(dim=z.shape[-1], sparsity=sparsity, alpha=alpha), dictionary, z)
+    spec = SparsifierSpec(dim=z.shape[-1], sparsity=sparsity, alpha=alpha)
+    return _apply(ProximalStep, spec, {"dictionary": dictionary}, z)
 
 
-def _sparsify(kind: type[ISTA | ProximalStep], spec: SparsifierSpec, dictionary: Tensor, z: Tensor) -> Tensor:
+def _apply(kind: Callable[[Any], nn.Module], spec: object, weights: dict[str, Tensor], z: Tensor) -> Any:
     with torch.device("meta"):
-        operator: nn.Module = kind(spec)
-    result: Tensor = functional_call(operator, {"dictionary": dictionary}, z)
-    return result
+        operator = kind(spec)
+    return functional_call(operator, weights, z)
 
 
 def compression_smoothness(bases: Tensor, n: int, eps: float) -> float:
@@ -93,14 +93,10 @@ def proximal_step(z: Tensor, eps: float, weight: float) -> Tensor:
 class Descent:
     """The terms of the objective along the layers: one value before the first and one after every half layer."""
 
-    compression: Tensor
-    """R^c(Z | U), (2·layers + 1,)."""
-    expansion: Tensor
-    """R(Z)."""
-    sparsity: Tensor
-    """λ‖Z‖₁."""
-    tokens: Tensor
-    """Z after the last layer, (n, d)."""
+    compression: Tensor  # R^c(Z | U), (2·layers + 1,)
+    expansion: Tensor  # R(Z)
+    sparsity: Tensor  # λ‖Z‖₁
+    tokens: Tensor  # Z after the last layer, (n, d)
 
     @property
     def objective(self) -> Tensor:
@@ -136,11 +132,5 @@ def alternate(
         else:
             states.append(proximal_step(states[-1], eps, weight))
     path = torch.stack(states)
-    return Descent(
-        ob.subspace_coding_rate(path, bases, eps), ob.coding_rate(path, eps), weight * ob.l1_norm(path), path[-1]
-    )
-
-
-def unit_norm(z: Tensor) -> Tensor:
-    """Scale every token to norm one."""
-    return z / torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    compressions, expansions = ob.subspace_coding_rate(path, bases, eps), ob.coding_rate(path, eps)
+    return Descent(compressions, expansions, weight * ob.l1_norm(path), path[-1])

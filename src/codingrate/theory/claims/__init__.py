@@ -4,7 +4,7 @@ from importlib import import_module
 
 from .frame import CLAIMS, Claim, Finding, Outcome, Trial, Verdict, claim, judge, select, trials, verify
 
-MODULES = ("objective", "operators", "unrolled", "denoising", "diffusion", "discretization", "projection", "remark")
+MODULES = ("objective", "operators", "unrolled", "denoising", "diffusion", "discretization", "projection")
 for _module in MODULES:  # claims of one section are listed in this order
     import_module(f"{__name__}.{_module}")
 

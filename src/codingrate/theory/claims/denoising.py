@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.func import grad
 
 from codingrate.objective import random_bases
 
@@ -22,6 +23,11 @@ def mixture(generator: torch.Generator, K: int = 3, d: int = 7, p: int = 2) -> S
     return SubspaceMixture(bases, 1 / torch.arange(1, p + 1, dtype=torch.float64))
 
 
+def automatic_score(model: SubspaceMixture, z: Tensor, sigma: float) -> Tensor:
+    """Return ∇ log q(z) by automatic differentiation, (n, d) → (n, d)."""
+    return grad(lambda z: model.log_density(z, sigma).sum())(z)
+
+
 @claim(section="B.2", equation="thm:score_multi_subspaces")
 def score_closed_form(trial: Trial) -> Finding:
     """∇ log q(z) = −Σ_k softmax(−½‖M_k*z‖²)_k M_k M_k*z with M_k = (Σ_k + σ²I)^{-1/2}.
@@ -33,9 +39,9 @@ def score_closed_form(trial: Trial) -> Finding:
     model = mixture(generator)
     worst = 0.0
     for sigma in (10.0, 1.0, 0.1, 0.01):
-        z = model.sample(trial.choose(200, 5000), sigma, generator).tokens.requires_grad_()
-        (automatic,) = torch.autograd.grad(model.log_density(z, sigma).sum(), z)
-        error = torch.linalg.norm(automatic - model.score(z.detach(), sigma), dim=-1)
+        z = model.sample(trial.choose(200, 5000), sigma, generator).tokens
+        automatic = automatic_score(model, z, sigma)
+        error = torch.linalg.norm(automatic - model.score(z, sigma), dim=-1)
         worst = max(worst, float((error / torch.linalg.norm(automatic, dim=-1)).max()))
     return Finding(
         "closed form = autograd, relative error < 1.5e-8",
@@ -55,10 +61,8 @@ def tweedie(trial: Trial) -> Finding:
     """
     generator, sigma = trial.generator(), 0.5
     model = mixture(generator, d=5)
-    z = model.sample(20, sigma, generator).tokens.requires_grad_()
-    (score,) = torch.autograd.grad(model.log_density(z, sigma).sum(), z)
-    z = z.detach()
-    right = z + sigma**2 * score
+    z = model.sample(20, sigma, generator).tokens
+    right = z + sigma**2 * automatic_score(model, z, sigma)
     signal = model.sample(trial.choose(100_000, 500_000), generator=generator).clean
     weights = (-torch.cdist(z, signal).square() / (2 * sigma**2)).softmax(-1)  # (20, draws)
     left = weights @ signal
@@ -89,12 +93,11 @@ def denoiser_minimises_error(trial: Trial) -> Finding:
     model = mixture(generator)
     sample = model.sample(trial.choose(20_000, 500_000), sigma, generator)
     z, best = sample.tokens, model.denoise(sample.tokens, sigma)
-    linear = torch.linalg.solve(model.covariance(sigma), model.covariance())
     rivals = {
         "none": z,
         "attention": attention_denoise(z, model.bases, sigma),
         "projection": project_nearest(z, model.bases),
-        "linear": z @ linear,
+        "linear": z @ torch.linalg.solve(model.covariance(sigma), model.covariance()),
         "scaled": 0.9 * best,
         "bent": best + 0.1 * z.sin(),
     }
@@ -174,7 +177,7 @@ def attention_order(trial: Trial) -> Finding:
         judge(ok, everywhere=False),
         "σ² ≪ λ_min: the relative error is σ²/λ, 100 % at σ² = λ",
         {f"slope_p{p}": slope for p, *_, slope, _ in results} | {f"constant_p{p}": ratio for p, *_, ratio in results},
-        fig.law_figure("attention form and E[z♮ | z]", "σ", "root mean square error (line: σ²√Σ1/λ)", *curves),
+        fig.figure(fig.laws("attention form and E[z♮ | z]", "σ", "root mean square error (line: σ²√Σ1/λ)", *curves)),
     )
 
 
@@ -205,7 +208,7 @@ def attention_projects(trial: Trial) -> Finding:
         f"above the bound by {max(excess, 0.0):.0e} σ; slopes " + ", ".join(f"{slope:.2f}" for *_, slope in results),
         judge(ok),
         numbers={"excess_over_bound": excess} | {f"slope_p{p}": slope for p, _, slope in results},
-        draw=fig.law_figure("attention form and nearest projection", "σ", "root mean square distance", *curves),
+        draw=fig.figure(fig.laws("attention form and nearest projection", "σ", "root mean square distance", *curves)),
     )
 
 
@@ -241,21 +244,18 @@ def one_step_denoising(trial: Trial) -> Finding:
         nearer.append(float((error < noise).double().mean()))
         ok = ok and left[-1] < 1 and float(scores) > -limit
     ok = ok and abs(float(z_scores((error / (d * sigma**2)).unsqueeze(-1), p / d))) < limit
-
-    def draw(figure: fig.Figure) -> None:
-        axes, plot = fig.panels(figure, ["one step, three lines in the plane, σ = 0.3", "noise left after one step"])
-        planar = SubspaceMixture(fig.plane_lines(10, 70, 130))
-        points = planar.sample(150, 0.3, torch.Generator().manual_seed(trial.seed)).tokens
-        fig.plot_plane(axes, planar.bases, 2.5)
-        fig.plot_arrows(axes, points, planar.denoise(points, 0.3), fig.BLUE)
-        fig.plot_laws(plot, (sigmas, left, oracle, "measured; line: known subspace"))
-        plot.axhline(p / d, color=fig.ORANGE, linewidth=1, label="p/d")
-        fig.label_axes(plot, "σ", "E‖D(z) − z♮‖² / dσ²")
-
+    planar = SubspaceMixture(fig.plane_lines(10, 70, 130))
+    points = planar.sample(150, 0.3, trial.generator()).tokens
+    curve = (sigmas, left, oracle, "measured; line: known subspace")
     return Finding(
         f"less noise at every σ, never below the oracle, p/d = {p / d:.4f} as σ → 0",
         f"{left[0]:.3f} at σ = 2, {left[-1]:.4f} at σ = 0.02, where {nearer[-1]:.2%} of tokens are closer",
         judge(ok),
         numbers={f"left_{s}": value for s, value in zip(sigmas, left, strict=True)} | {"nearer": nearer[-1]},
-        draw=draw,
+        draw=fig.figure(
+            fig.arrows(
+                "one step, three lines in the plane, σ = 0.3", planar.bases, points, planar.denoise(points, 0.3)
+            ),
+            fig.laws("noise left after one step", "σ", "E‖D(z) − z♮‖² / dσ² (dashed: p/d)", curve, level=p / d),
+        ),
     )

@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.func import vjp
 
 from codingrate.objective import random_bases, subspace_coding_rate, subspace_coding_rate_gradient
 from codingrate.operators.inverse import inversion_error
@@ -46,14 +47,14 @@ def geometric_grid(trial: Trial) -> Finding:
     z, bases, eps = draw_tokens(trial)
     kappa, count = 0.05, 8
     up = geometric_times(0.01, kappa, count + 1)
-    grids = {
-        "diffusion": (up, kappa),
-        "backwards": (up.flip(0), -kappa / (1 + 2 * kappa)),
-        "denoising": (geometric_times(0.01, -kappa, count + 1), -kappa),
-    }
+
+    def error(grid: Tensor, step: float) -> float:
+        return relative(structured_flow(z, bases, grid, eps), layers(z, bases, eps, step, count))
+
     errors = {
-        name: relative(structured_flow(z, bases, grid, eps), layers(z, bases, eps, step, count))
-        for name, (grid, step) in grids.items()
+        "diffusion": error(up, kappa),
+        "backwards": error(up.flip(0), -kappa / (1 + 2 * kappa)),
+        "denoising": error(geometric_times(0.01, -kappa, count + 1), -kappa),
     }
     return Finding(
         "steps of κ; of κ/(1 + 2κ) on the reversed times, of κ on ratio 1 − 2κ; to 1.5e-8",
@@ -87,7 +88,7 @@ def structured_first_order(trial: Trial) -> Finding:
         f"slopes {slopes[0]:.3f} and {slopes[1]:.3f}; error {columns[0][-1]:.1e} with {LAYERS[-1]} layers",
         judge(all(abs(slope - 1) < 0.1 for slope in slopes)),
         numbers={"slope_diffusion": slopes[0], "slope_denoising": slopes[1]},
-        draw=fig.law_figure("distance from the exact solution", "κ", "relative error at the end", *curves),
+        draw=fig.figure(fig.laws("distance from the exact solution", "κ", "relative error at the end", *curves)),
     )
 
 
@@ -116,20 +117,18 @@ def compression_descends(trial: Trial) -> Finding:
 
     rises = {strength: worst_rise(strength) for strength in (0.1, 0.5, 1.0, 1.5, 1.9, 2.1)}
     ok = max(drops) < (h * BETA) ** 2 and all(rise < 0 for strength, rise in rises.items() if strength < 2)
-
-    @fig.panel("R^c by layer, tokens of size 0.3", "layer ℓ", "R^c")
-    def draw(axes: fig.Axes) -> None:
-        for strength, color in ((0.5, fig.BLUE), (1.9, fig.GREEN), (2.1, fig.ORANGE)):
-            path = layers(0.3 * z, bases, eps, -strength / BETA, 30)
-            axes.semilogy(subspace_coding_rate(path, bases, eps), color=color, label=f"κβ = {strength}")
-
+    curves = []
+    for strength in (0.5, 1.9, 2.1):
+        path = layers(0.3 * z, bases, eps, -strength / BETA, 30)
+        curves.append((range(31), subspace_coding_rate(path, bases, eps), f"κβ = {strength}"))
+    labels = ("R^c by layer, tokens of size 0.3", "layer ℓ", "R^c")
     return Finding(
         "dR^c/du = −½‖∇R^c‖²; in layers a fall for κβ < 2, a rise for κβ = 2.1",
         f"derivative to {max(drops):.0e}; a layer adds at most {rises[1.9]:+.1%} at κβ = 1.9, {rises[2.1]:+.1%} at 2.1",
         judge(ok, everywhere=rises[2.1] <= 0),
         "in layers κβ < 2, that is κ < 2nε²/p",
         {"derivative_error": max(drops)} | {f"rise_{strength:g}": rise for strength, rise in rises.items()},
-        draw,
+        fig.figure(fig.lines(labels, *curves, scale="semilogy", style="-")),
     )
 
 
@@ -142,9 +141,8 @@ def structured_round_trip(trial: Trial) -> Finding:
     0.1, and the constant at the smallest κβ = 1/80 to 0.05.
     """
     z, bases, eps = draw_tokens(trial)
-    gradient = subspace_coding_rate_gradient(z, bases, eps)
-    leaf = z.clone().requires_grad_()
-    (curved,) = torch.autograd.grad((subspace_coding_rate_gradient(leaf, bases, eps) * gradient).sum(), leaf)
+    gradient, pull_back, *_ = vjp(lambda x: subspace_coding_rate_gradient(x, bases, eps), z)
+    (curved,) = pull_back(gradient)  # ∇²R^c[∇R^c]
     kappas = [1 / (BETA * count) for count in LAYERS]
 
     def error(kappa: float, count: int) -> float:
@@ -161,7 +159,7 @@ def structured_round_trip(trial: Trial) -> Finding:
         f"slope {layer:.3f}, constant × {constant:.3f}; slope {trip:.3f}, error {whole[-1]:.2%} in {LAYERS[-1]} layers",
         judge(abs(layer - 2) < 0.1 and abs(trip - 1) < 0.1 and abs(constant - 1) < 0.05),
         numbers={"slope_layer": layer, "constant_layer": constant, "slope_trip": trip},
-        draw=fig.law_figure("denoise, then diffuse", "κ", "‖result − Z‖ / ‖Z‖", *curves),
+        draw=fig.figure(fig.laws("denoise, then diffuse", "κ", "‖result − Z‖ / ‖Z‖", *curves)),
     )
 
 
@@ -183,13 +181,13 @@ def attention_inverts(trial: Trial) -> Finding:
     steps = [0.04, 0.02, 0.01, 0.005]
     errors = [error(trial, 0.0, step) for step in steps]
     fit = power_law(steps, errors)
-    ok = abs(fit.exponent - 2) <= max(steps)
+    curve = (steps, errors, 2, "measured; line: slope 2")
     return Finding(
         f"slope 2 ± {max(steps):g} in β",
         f"slope {fit.exponent:.3f}, error {fit.constant:.2f} β²",
-        judge(ok),
+        judge(abs(fit.exponent - 2) <= max(steps)),
         numbers={"slope": fit.exponent, "constant": fit.constant},
-        draw=fig.law_figure("no noise, λ = 0", "β", "‖g(f(Z)) − Z‖/‖Z‖", (steps, errors, 2, "measured; line: slope 2")),
+        draw=fig.figure(fig.laws("no noise, λ = 0", "β", "‖g(f(Z)) − Z‖/‖Z‖", curve)),
     )
 
 
@@ -209,20 +207,15 @@ def layers_invert(trial: Trial) -> Finding:
     whole = [error(trial, sigma, step, lam) for sigma in sigmas]
     floor = error(trial, 0.0, step, lam)
     ok = all(abs(v / rate - 1) <= 0.05 for v in noise) and all(abs(v - 1) <= 0.05 for v in threshold)
-
-    @fig.panel(f"‖g(f(Z)) − Z‖/‖Z‖, β = {step}, λ = {lam}", "σ", "relative error")
-    def draw(axes: fig.Axes) -> None:
-        axes.loglog(sigmas, whole, "o-", color=fig.BLUE, markersize=4, label="measured")
-        axes.loglog(sigmas, [rate * s for s in sigmas], "--", color=fig.ORANGE, label="σ√((d − p)/2p)")
-        axes.axhline(floor, color=fig.GRAY, linewidth=0.8, linestyle="--", label="error due to λ and β")
-
+    title, axis = f"‖g(f(Z)) − Z‖/‖Z‖, β = {step}, λ = {lam}", "relative error (dashed: error due to λ and β)"
+    curve = (sigmas, whole, [rate * s for s in sigmas], "measured; line: σ√((d − p)/2p)")
     return Finding(
         f"{rate:.3f} σ from noise, 1 λ from the threshold",
         f"{noise[-1]:.3f} σ, {threshold[-1]:.3f} λ; with β = {step:g}, λ = {lam:g} it falls to {floor:.3f}",
         judge(ok, everywhere=False),
         f"up to λ + O(β): {floor:.3f} remains as σ → 0",
         {"noise": noise[-1], "noise_predicted": rate, "threshold": threshold[-1], "floor": floor},
-        draw,
+        fig.figure(fig.laws(title, "σ", axis, curve, level=floor)),
     )
 
 

@@ -31,8 +31,7 @@ class Trial:
     """The settings that a claim is tested with."""
 
     seed: int = 0
-    full: bool = False
-    """Whether to use more repetitions, larger sizes and longer sweeps."""
+    full: bool = False  # whether to use more repetitions, larger sizes and longer sweeps
 
     def generator(self) -> torch.Generator:
         """Return a new generator; a claim draws everything from it, in float64 on the CPU."""
@@ -47,17 +46,15 @@ class Trial:
 class Finding:
     """The result of testing a claim."""
 
-    prediction: str
-    """The statement as a number: "slope 2 in β"."""
-    measured: str
-    """The measured counterpart of the prediction: "slope 1.98"."""
+    prediction: str  # the statement as a number: "slope 2 in β"
+    measured: str  # its measured counterpart: "slope 1.98"
     verdict: Verdict
-    reason: str = ""
-    """The range or the cause behind the expected verdict; `try_claim` replaces it on an unexpected failure."""
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    """The measured numbers, for programs."""
-    draw: Callable[[Figure], None] | None = None
-    """A function that fills a matplotlib figure."""
+    reason: str = ""  # range or cause behind the expected verdict; `trials` replaces it on an unexpected failure
+    numbers: Mapping[str, float] = field(default_factory=dict)  # the measured numbers, for programs
+    draw: Callable[[Figure], None] | None = None  # fills a matplotlib figure
+
+
+Test = Callable[[Trial], Finding]
 
 
 @dataclass(frozen=True)
@@ -65,17 +62,12 @@ class Claim:
     """A statement of the paper with the function that tests it."""
 
     name: str
-    section: str
-    """Section of the paper: "2.3", "A.1", "B.3"."""
-    equation: str
-    """The paper's number or label: "Theorem 1", "eq:ssa"."""
-    statement: str
-    """First paragraph of the function's docstring."""
-    threshold: str
-    """The other paragraphs: the criterion of the verdict and its derivation."""
-    expected: Verdict
-    """The known verdict: "holds", or a weaker one if the statement is known to need a range or to be wrong."""
-    run: Callable[[Trial], Finding]
+    section: str  # of the paper: "2.3", "A.1", "B.3"
+    equation: str  # the paper's number or label: "Theorem 1", "eq:ssa"
+    statement: str  # first paragraph of the function's docstring
+    threshold: str  # the other paragraphs: the criterion of the verdict and its derivation
+    expected: Verdict  # "holds", or a weaker one if the statement is known to need a range or to be wrong
+    run: Test
 
 
 @dataclass(frozen=True)
@@ -94,26 +86,18 @@ class Outcome(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record that `crate verify --json` prints."""
-        claim = {
-            name: getattr(self.claim, name) for name in ("section", "equation", "statement", "threshold", "expected")
-        }
-        finding = {
-            name: getattr(self.finding, name) for name in ("prediction", "measured", "verdict", "reason", "numbers")
-        }
-        rest = {"ok": self.ok, "seed": self.seed, "seconds": round(self.seconds, 3)}
-        record: dict[str, Any] = to_plain({"claim": self.claim.name} | claim | finding | rest)
-        return record
+        record = {"claim": self.claim.name} | vars(self.claim) | vars(self.finding)
+        record |= {"ok": self.ok, "seed": self.seed, "seconds": round(self.seconds, 3)}
+        return to_plain({key: value for key, value in record.items() if key not in ("name", "run", "draw")})
 
 
 CLAIMS: dict[str, Claim] = {}
 
 
-def claim(
-    section: str, equation: str, expected: Verdict = "holds"
-) -> Callable[[Callable[[Trial], Finding]], Callable[[Trial], Finding]]:
+def claim(section: str, equation: str, expected: Verdict = "holds") -> Callable[[Test], Test]:
     """Register a function as a claim under its own name: `neumann_order` becomes "neumann-order"."""
 
-    def register(run: Callable[[Trial], Finding]) -> Callable[[Trial], Finding]:
+    def register(run: Test) -> Test:
         name = run.__name__.replace("_", "-")
         if name in CLAIMS:
             raise ValueError(f"claim {name!r} is registered twice; rename one of the functions")
@@ -133,18 +117,6 @@ def judge(inside: bool, everywhere: bool = True) -> Verdict:
     return "holds" if everywhere else "holds in range"
 
 
-def try_claim(claim: Claim, trial: Trial) -> Outcome:
-    """Run one claim; an exception counts as a failure with the exception as its reason."""
-    start = time.perf_counter()
-    try:
-        finding = claim.run(trial)
-        if finding.verdict == "fails" != claim.expected:
-            finding = replace(finding, reason="the measurement contradicts the prediction")
-    except Exception as error:  # a broken operator must not hide the other claims
-        finding = Finding("a value", "an exception", "fails", f"{type(error).__name__}: {error}")
-    return Outcome(claim, finding, time.perf_counter() - start, trial.seed)
-
-
 def select(names: Iterable[str] | None = None) -> list[Claim]:
     """Return the claims of these names, or all if None, in the order of the paper's sections."""
     wanted = CLAIMS.keys() if names is None else set(names)
@@ -154,9 +126,16 @@ def select(names: Iterable[str] | None = None) -> list[Claim]:
 
 
 def trials(claims: Iterable[Claim], trial: Trial) -> Iterator[Outcome]:
-    """Yield the outcome of each claim as soon as it is known."""
+    """Yield the outcome of each claim as soon as it is known; an exception is the reason of a failure."""
     for entry in claims:
-        yield try_claim(entry, trial)
+        start = time.perf_counter()
+        try:
+            finding = entry.run(trial)
+            if finding.verdict == "fails" != entry.expected:
+                finding = replace(finding, reason="the measurement contradicts the prediction")
+        except Exception as error:  # a broken operator must not hide the other claims
+            finding = Finding("a value", "an exception", "fails", f"{type(error).__name__}: {error}")
+        yield Outcome(entry, finding, time.perf_counter() - start, trial.seed)
 
 
 def verify(names: Iterable[str] | None = None, trial: Trial | None = None) -> list[Outcome]:

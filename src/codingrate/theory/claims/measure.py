@@ -25,18 +25,13 @@ class PowerLaw(NamedTuple):
     constant: float
 
 
-def power_law(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor) -> PowerLaw:
-    """Fit a power law to points by least squares in log-log."""
+def power_law(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, exponent: float | None = None) -> PowerLaw:
+    """Fit a power law, or the constant of one with this exponent, to points by least squares in log-log."""
     log_x, log_y = (np.log(np.asarray(values, dtype=float)) for values in (x, y))
-    centered = log_x - log_x.mean()
-    exponent = float(centered @ log_y / (centered @ centered))
+    if exponent is None:
+        centered = log_x - log_x.mean()
+        exponent = float(centered @ log_y / (centered @ centered))
     return PowerLaw(exponent, float(np.exp(log_y.mean() - exponent * log_x.mean())))
-
-
-def law_through(x: Sequence[float], y: Sequence[float], order: float) -> list[float]:
-    """Return the values at each x of the power law of this order through the center of the points in log-log."""
-    log_x, log_y = np.log(np.asarray(x, dtype=float)), np.log(np.asarray(y, dtype=float))
-    return [float(value) for value in np.exp(log_y.mean() + order * (log_x - log_x.mean()))]
 
 
 class Estimate(NamedTuple):
@@ -77,7 +72,7 @@ def z_scores(sample: Tensor, expected: Tensor | float = 0.0) -> Tensor:
     return (sample.mean(0) - expected) * len(sample) ** 0.5 / sample.std(0)
 
 
-def outer_squares(z: Tensor) -> Tensor:
-    """Return the distinct entries of zz* of each row, (n, d) → (n, d(d + 1)/2)."""
-    i, j = torch.triu_indices(z.shape[-1], z.shape[-1], device=z.device)
-    return z[:, i] * z[:, j]
+def covariance_scores(sample: Tensor, covariance: Tensor) -> Tensor:
+    """Return z-scores of the distinct entries of E zz* for independent rows z, (n, d) → (d(d + 1)/2,)."""
+    i, j = torch.triu_indices(*covariance.shape)
+    return z_scores(sample[:, i] * sample[:, j], covariance[i, j])

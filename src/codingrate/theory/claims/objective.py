@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from itertools import product
 
 import torch
 from torch import Tensor
+from torch.func import grad, vjp
 
 from codingrate import objective as ob
 
@@ -31,12 +31,6 @@ def rounding_limit(z: Tensor, eps: float) -> float:
     return rounding(max(n, d), 1 + d / (n * eps**2) * float(torch.linalg.matrix_norm(z, 2)) ** 2)
 
 
-def automatic_gradient(function: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor]:
-    """Differentiate a scalar function of tokens; return the gradient and the leaf tensor it depends on."""
-    z = z.clone().requires_grad_()
-    return torch.autograd.grad(function(z), z, create_graph=True)[0], z
-
-
 def identity(errors: list[float]) -> Finding:
     """Return the finding of an identity from errors in units of the rounding limit."""
     return Finding(
@@ -57,8 +51,8 @@ def rate_gradient(trial: Trial) -> Finding:
     generator, errors = trial.generator(), []
     for (n, d), eps in product(SHAPES, PRECISIONS):
         z = gaussian(n, d, generator)
-        truth, _ = automatic_gradient(partial(ob.coding_rate, eps=eps), z)
-        errors.append(relative(ob.coding_rate_gradient(z, eps), truth.detach()) / rounding_limit(z, eps))
+        truth = grad(partial(ob.coding_rate, eps=eps))(z)
+        errors.append(relative(ob.coding_rate_gradient(z, eps), truth) / rounding_limit(z, eps))
     return identity(errors)
 
 
@@ -73,9 +67,8 @@ def compression_gradient(trial: Trial) -> Finding:
     for (n, d), eps, arrangement in product(SHAPES, PRECISIONS, ("orthonormal", "incoherent")):
         bases = ob.random_bases(3, d, 4, arrangement, generator, torch.float64)
         z = gaussian(n, d, generator)
-        truth, _ = automatic_gradient(partial(ob.subspace_coding_rate, bases=bases, eps=eps), z)
-        gradient = ob.subspace_coding_rate_gradient(z, bases, eps)
-        errors.append(relative(gradient, truth.detach()) / rounding_limit(z, eps))
+        truth = grad(partial(ob.subspace_coding_rate, bases=bases, eps=eps))(z)
+        errors.append(relative(ob.subspace_coding_rate_gradient(z, bases, eps), truth) / rounding_limit(z, eps))
     return identity(errors)
 
 
@@ -89,8 +82,8 @@ def rate_hessian(trial: Trial) -> Finding:
     generator, errors = trial.generator(), []
     for (n, d), eps in product(SHAPES, PRECISIONS):
         z, direction = gaussian(n, d, generator), gaussian(n, d, generator)
-        gradient, point = automatic_gradient(partial(ob.coding_rate, eps=eps), z)
-        truth = torch.autograd.grad((gradient * direction).sum(), point)[0]
+        gradient = grad(partial(ob.coding_rate, eps=eps))
+        truth = vjp(gradient, z)[1](direction)[0]
         errors.append(relative(ob.coding_rate_hvp(z, direction, eps), truth) / (2 * rounding_limit(z, eps)))
     return identity(errors)
 
@@ -104,34 +97,23 @@ def hessian_bound(trial: Trial) -> Finding:
     values times √α. So they lie in [−α/8, α], and the best constant is α, attained at Z = 0.
     """
     n, d, eps = 5, 7, 0.5
-    generator = trial.generator()
-    start, alpha = gaussian(n, d, generator), ob.coding_rate_lipschitz(n, d, eps, tight=True)
+    start, alpha = gaussian(n, d, trial.generator()), ob.coding_rate_lipschitz(n, d, eps, tight=True)
     start = start / (torch.linalg.matrix_norm(start, 2) * math.sqrt(alpha))
     scales = torch.cat([torch.zeros(1), torch.logspace(-2, 2, trial.choose(17, 65))]).double()
     directions = torch.eye(n * d, dtype=torch.float64).view(-1, n, d)
-    ends = []
-    for scale in scales:
-        hessian = ob.coding_rate_hvp((scale * start).expand_as(directions), directions, eps).reshape(n * d, n * d)
-        values = torch.linalg.eigvalsh((hessian + hessian.mT) / 2) / alpha
-        ends.append((float(values[0]), float(values[-1])))
-    low, high = min(e[0] for e in ends), max(e[1] for e in ends)
+    hessians = [ob.coding_rate_hvp((s * start).expand_as(directions), directions, eps).flatten(1) for s in scales]
+    ends = torch.stack([torch.linalg.eigvalsh((h + h.mT) / 2) / alpha for h in hessians])
+    low, high = float(ends.min()), float(ends.max())
     norm, bound = max(high, -low), ob.coding_rate_lipschitz(n, d, eps) / alpha
-
-    @fig.panel("spectrum of the Hessian of R", "√α‖Z‖", "eigenvalue / α")
-    def draw(axes: fig.Axes) -> None:
-        for index, color, name in ((1, fig.BLUE, "largest"), (0, fig.ORANGE, "smallest")):
-            axes.semilogx(scales[1:], [e[index] for e in ends[1:]], color=color, label=f"{name} eigenvalue")
-        for level, name in ((2.25, "9/4 (paper)"), (1, "1"), (-0.125, "−1/8")):
-            fig.guides(axes, y=(level,))
-            axes.text(float(scales[1]), level + 0.04, name, color=fig.GRAY, fontsize=8)
-
+    labels = ("spectrum of the Hessian of R", "√α‖Z‖", "eigenvalue / α (dashed: the paper's 9/4, 1 and −1/8)")
+    curves = [(scales[1:], ends[1:, at], name) for at, name in ((-1, "largest eigenvalue"), (0, "smallest eigenvalue"))]
     return Finding(
         f"≤ 9/4 = {bound:.2f} (units of α)",
         f"largest {norm:.3f}, spectrum [{low:.3f}, {high:.3f}]",
         judge(norm <= bound),
         "the best constant is 1",
         {"largest": norm, "lowest": low, "bound": bound},
-        draw,
+        fig.figure(fig.lines(labels, *curves, style="-", levels=(2.25, 1, -0.125))),
     )
 
 
@@ -143,8 +125,7 @@ def rotation_invariance(trial: Trial) -> Finding:
     the five matrix products, times the condition 1 + α‖Z‖². ‖Z‖₁ of axis-aligned tokens must change, because it is the
     term that makes the objective prefer the axes.
     """
-    generator = trial.generator()
-    errors, growth = [], []
+    generator, errors, growth = trial.generator(), [], []
     for n in (7, 31):
         bases = ob.random_bases(3, 12, 4, "orthonormal", generator, torch.float64)
         turn = ob.random_bases(1, 12, 12, "orthonormal", generator, torch.float64)[0]
@@ -152,13 +133,11 @@ def rotation_invariance(trial: Trial) -> Finding:
         z = ob.sample_tokens(aligned, n, 0.0, generator).tokens
         turned = z @ turn.mT
         for eps in PRECISIONS:
-            pairs = (
-                (ob.coding_rate(turned, eps), ob.coding_rate(z, eps)),
-                (ob.subspace_coding_rate(turned, turn @ bases, eps), ob.subspace_coding_rate(z, bases, eps)),
-            )
-            changes = [abs(float(after / before) - 1) for after, before in pairs]
-            changes.append(relative(ob.coding_rate_gradient(turned, eps), ob.coding_rate_gradient(z, eps) @ turn.mT))
-            errors += [change / (5 * rounding_limit(z, eps)) for change in changes]
+            rate = ob.coding_rate(turned, eps) / ob.coding_rate(z, eps)
+            parts = ob.subspace_coding_rate(turned, turn @ bases, eps) / ob.subspace_coding_rate(z, bases, eps)
+            change = relative(ob.coding_rate_gradient(turned, eps), ob.coding_rate_gradient(z, eps) @ turn.mT)
+            limit = 5 * rounding_limit(z, eps)
+            errors += [abs(float(rate) - 1) / limit, abs(float(parts) - 1) / limit, change / limit]
         growth.append(float(ob.l1_norm(turned) / ob.l1_norm(z)))
     worst, least = max(errors), min(growth)
     return Finding(

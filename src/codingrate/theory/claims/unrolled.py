@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from codingrate import objective as ob
 
@@ -44,8 +45,7 @@ def ista_descends(trial: Trial) -> Finding:
     By proximal gradient theory, for η ≤ 1/‖D‖² the LASSO of every token falls by at least ‖X⁺ − Z‖²/2η. Beyond 2/‖D‖²
     there is no guarantee. The claim holds if every token does so at every η tried, in a range if up to 1/‖D‖².
     """
-    generator = trial.generator()
-    fractions = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+    generator, fractions = trial.generator(), (0.05, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
     falls = dict.fromkeys(fractions, math.inf)
     for _ in range(trial.choose(5, 50)):
         dictionary, z = gaussian(DIM, DIM, generator), gaussian(40, DIM, generator).abs()
@@ -56,21 +56,15 @@ def ista_descends(trial: Trial) -> Finding:
             fall = (lasso(z, z, dictionary) - lasso(x, z, dictionary)) / guaranteed
             falls[fraction] = min(falls[fraction], float(fall.min()))
     good = [f for f in fractions if falls[f] >= 1 - rounding(10_000)]
-    inside = all(f in good for f in fractions if f <= 1)
     rises = min((f for f in fractions if falls[f] < 0), default=math.inf)
-
-    @fig.panel("smallest fall of the LASSO", "η‖D‖²", "fall / (‖X⁺ − Z‖²/2η)")
-    def draw(axes: fig.Axes) -> None:
-        axes.semilogx(fractions, [falls[f] for f in fractions], "o-", color=fig.BLUE, markersize=4)
-        fig.guides(axes, x=(1,), y=(0, 1))
-
+    labels = ("smallest fall of the LASSO", "η‖D‖²", "fall / (‖X⁺ − Z‖²/2η)")
     return Finding(
         "fall ≥ ‖X⁺ − Z‖²/2η for every token",
         f"≥ {min(falls[f] for f in fractions if f <= 1):.2f} of that for η ≤ 1/‖D‖²; rises from {rises:g}/‖D‖²",
-        judge(inside, everywhere=len(good) == len(fractions)),
+        judge(all(f in good for f in fractions if f <= 1), everywhere=len(good) == len(fractions)),
         "η ≤ 1/‖D‖²",
         {f"fall_{f:g}": falls[f] for f in fractions},
-        draw,
+        fig.figure(fig.lines(labels, (fractions, list(falls.values()), None), marks=(1,), levels=(0, 1))),
     )
 
 
@@ -82,8 +76,7 @@ def ista_majoriser(trial: Trial) -> Finding:
     and g ≥ 0 where X = 0, with g = D*(DZ − Z) + λ + (X − Z)/η. They must hold up to the rounding of the three products.
     At η = 1/‖D‖² the bound must lie above the LASSO in random directions and in D's steepest one, where they touch.
     """
-    generator = trial.generator()
-    worst, least = 0.0, math.inf
+    generator, worst, least = trial.generator(), 0.0, math.inf
     for _ in range(trial.choose(5, 50)):
         dictionary, z = gaussian(DIM, DIM, generator), gaussian(40, DIM, generator)
         eta = longest_step(dictionary)
@@ -98,11 +91,10 @@ def ista_majoriser(trial: Trial) -> Finding:
         above = misfit(z, z, dictionary) + (slope * gap).sum(-1) + curve - misfit(z + gap, z, dictionary)
         least = min(least, float((above / curve).min()))
     limit = rounding(100 * DIM)
-    ok = worst <= limit and least >= -limit
     return Finding(
         "optimality conditions satisfied, bound ≥ LASSO",
         f"conditions violated by {worst:.0e}, (bound − LASSO)/(‖X − Z‖²/2η) ≥ {least:.0e}",
-        judge(ok),
+        judge(worst <= limit and least >= -limit),
         numbers={"conditions": worst, "least_gap": least},
     )
 
@@ -143,16 +135,17 @@ def prox_step(trial: Trial) -> Finding:
     products = (0.003, 0.01, 0.03, 0.1)
     apart = [sum(distance(mu) for _ in range(trial.choose(8, 50))) / trial.choose(8, 50) for mu in products]
     order = power_law(products, apart).exponent
-    ok = exact <= rounding(100 * DIM) and least >= 0
     points = (products, apart, 1, "measured; line: slope 1")
     return Finding(
         "equal to the exact step; bound above −R",
         f"error {exact:.0e} on orthogonal tokens, bound + R ≥ {least:.2f} (9α/8)‖X − C‖²; "
         f"{apart[-1]:.1%} apart at μ = 0.1, slope {order:.2f}",
-        judge(ok, everywhere=apart[-1] <= 1e-6),
+        judge(exact <= rounding(100 * DIM) and least >= 0, everywhere=apart[-1] <= 1e-6),
         "orthogonal tokens",
         {"exact": exact, "least_gap": least, "apart": apart[-1], "slope": order},
-        fig.law_figure("the layer's step and the exact step", "inner product μ of tokens", "relative distance", points),
+        fig.figure(
+            fig.laws("the layer's step and the exact step", "inner product μ of tokens", "relative distance", points)
+        ),
     )
 
 
@@ -160,7 +153,7 @@ def aligned_tokens(generator: torch.Generator, K: int = 4, p: int = 8, n: int = 
     """Draw axis-aligned bases (K, d, p) and unit-norm tokens Z ≥ 0 (n, d) near them, where both half steps agree."""
     bases = torch.eye(K * p, dtype=torch.float64).view(K * p, K, p).transpose(0, 1)
     sample = ob.sample_tokens(bases, n, 0.15, generator)
-    return bases, unrolled.unit_norm(sample.tokens.abs())
+    return bases, normalize(sample.tokens.abs(), dim=-1)
 
 
 @claim(section="2.2", equation="eqn:compression, eqn:sparsification")
@@ -171,8 +164,7 @@ def half_steps_descend(trial: Trial) -> Finding:
     lowers λ‖Z‖₁ − R over Z ≥ 0 by at least (9α/8)‖Z⁺ − Z‖², because its majorizer is strongly convex with that
     constant. Both falls must be reached in every draw.
     """
-    generator = trial.generator()
-    falls: list[tuple[float, float]] = []
+    generator, falls = trial.generator(), []
     for _ in range(trial.choose(3, 30)):
         bases, z = aligned_tokens(generator)
         for eps in (0.1, 0.5, 2.0):
@@ -185,11 +177,10 @@ def half_steps_descend(trial: Trial) -> Finding:
             fall = ob.coding_rate(after, eps) - ob.coding_rate(z, eps) + WEIGHT * (ob.l1_norm(z) - ob.l1_norm(after))
             falls.append((first, float(fall / (smooth / 2 * (after - z).square().sum()))))
     first, second = (min(column) for column in zip(*falls, strict=True))
-    ok = min(first, second) >= 1
     return Finding(
         "both fall by at least the guaranteed amount",
         f"R^c by ≥ {first:.2f} times that amount, λ‖Z‖₁ − R by ≥ {second:.2f} times",
-        judge(ok),
+        judge(min(first, second) >= 1),
         numbers={"compression": first, "sparsification": second},
     )
 
@@ -214,16 +205,9 @@ def alternating_descends(trial: Trial) -> Finding:
     rises = {name: int((curve.diff() > rounding(1000)).sum()) for name, curve in curves.items()}
     small, attention, long = rises.values()
     start, end = float(curves["κ = 1/β, exact"][0]), [float(curve[-1]) for curve in curves.values()]
-
-    def draw(figure: fig.Figure) -> None:
-        left, right = fig.panels(figure, ["R^c + λ‖Z‖₁ − R, to be minimized", "non-zero entries at the end"])
-        for color, (name, curve) in zip(fig.COLORS, curves.items(), strict=True):
-            left.plot(curve, color=color, label=name)
-        fig.label_axes(left, "layer", "")
-        shares = [float((run.tokens > 0).double().mean()) for run in runs.values()]
-        right.bar(range(3), shares, color=fig.COLORS)
-        right.set_xticks(range(3), ["exact", "MSSA", "κ = 1/β"])
-
+    shares = {name: float((run.tokens > 0).double().mean()) for name, run in runs.items()}
+    paths = [(range(layers + 1), curve, f"{name}; {shares[name]:.0%} non-zero") for name, curve in curves.items()]
+    labels = ("R^c + λ‖Z‖₁ − R, to be minimized, and non-zero entries at the end", "layer", "")
     return Finding(
         "improves in every layer",
         f"rises in {small} of {layers} layers at κ = 4/(9α), in {attention} with MSSA, in {long} at κ = 1/β",
@@ -231,21 +215,17 @@ def alternating_descends(trial: Trial) -> Finding:
         f"κ ≤ 4/(9α), where R^c + λ‖Z‖₁ − R goes from {start:.2f} to {end[0]:.2f}; at κ = 1/β tokens shrink and it "
         f"ends at {end[2]:.2f}",
         {"rises_even": small, "rises_mssa": attention, "rises_long": long, "end_even": end[0], "end_mssa": end[1]},
-        draw,
+        fig.figure(fig.lines(labels, *paths, scale="plot", style="-")),
     )
 
 
 class Reach(NamedTuple):
     """The longest steps that still descend, at one setting."""
 
-    arrangement: str
     beta: float
-    strength: float
-    """max_k β‖U_k*Z‖²."""
-    guaranteed: float
-    """κβ below which an exact step is guaranteed to descend, 2/‖Σ_k U_kU_k*‖."""
-    longest: dict[str, float]
-    """κβ up to which steps descended, by method."""
+    strength: float  # max_k β‖U_k*Z‖²
+    guaranteed: float  # κβ below which an exact step is guaranteed to descend, 2/‖Σ_k U_kU_k*‖
+    longest: dict[str, float]  # κβ up to which steps descended, by method
 
 
 def longest_descent(z: Tensor, bases: Tensor, eps: float, method: str) -> float:
@@ -265,32 +245,25 @@ def approximate_steps(trial: Trial) -> Finding:
     the claim holds in a range if MSSA descends at every β ≤ 1. The subspaces are orthogonal or random (Kp = d,
     ‖Σ_k U_kU_k*‖ up to 4), and ε goes from 0.1 to 2.
     """
-    generator = trial.generator()
-    rows: list[Reach] = []
-    for arrangement in ("orthonormal", "incoherent"):
+    generator, rows, panels = trial.generator(), [], []
+    for arrangement, title in (("orthonormal", "orthogonal subspaces"), ("incoherent", "random subspaces, Kp = d")):
         bases = ob.random_bases(4, 32, 8, arrangement, generator, torch.float64)
-        z = unrolled.unit_norm(ob.sample_tokens(bases, 32, 0.05, generator).tokens)
+        z = normalize(ob.sample_tokens(bases, 32, 0.05, generator).tokens, dim=-1)
+        own = []
         for eps in (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0):
             guaranteed = 2 * 8 / (32 * eps**2) / unrolled.compression_smoothness(bases, 32, eps)
             longest = {method: longest_descent(z, bases, eps, method) for method in unrolled.COMPRESSIONS}
-            rows.append(Reach(arrangement, 8 / (32 * eps**2), strength(z, bases, eps), guaranteed, longest))
+            own.append(Reach(8 / (32 * eps**2), strength(z, bases, eps), guaranteed, longest))
+        betas, labels = [row.beta for row in own], (title, "β", "longest κβ that descends (lowest: none)")
+        curves = [(betas, [max(row.longest[name], 1e-3) for row in own], name) for name in unrolled.COMPRESSIONS]
+        panels.append(fig.lines(labels, *curves, scale="loglog", levels=(own[0].guaranteed,)))
+        rows += own
     exact = all(row.longest["exact"] * GRID >= row.guaranteed for row in rows)
     everywhere = all(row.longest["mssa"] * GRID >= row.guaranteed for row in rows)
     inside = exact and all(row.longest["mssa"] > 0 for row in rows if row.beta <= 1)
     rise = min((row.beta for row in rows if not row.longest["mssa"]), default=math.inf)
     neumann = min((row.strength for row in rows if not row.longest["neumann"]), default=math.inf)
     least = min(row.longest["mssa"] / row.guaranteed for row in rows if row.beta <= 1)
-
-    def draw(figure: fig.Figure) -> None:
-        titles = ["orthogonal subspaces", "random subspaces, Kp = d"]
-        for axes, arrangement in zip(fig.panels(figure, titles), ("orthonormal", "incoherent"), strict=True):
-            own = [row for row in rows if row.arrangement == arrangement]
-            for color, method in zip(fig.COLORS, unrolled.COMPRESSIONS, strict=True):
-                reach = [max(row.longest[method], 1e-3) for row in own]
-                axes.loglog([row.beta for row in own], reach, "o-", color=color, markersize=4, label=method)
-            fig.guides(axes, y=(own[0].guaranteed,))
-            fig.label_axes(axes, "β", "longest κβ that descends (lowest: none)")
-
     return Finding(
         "descends for κβ < 2/‖Σ_k U_kU_k*‖",
         f"exact: {'yes' if exact else 'no'}; MSSA at β ≤ 1 up to κβ = {least:.2f} of that or more, and for no κ from "
@@ -298,5 +271,5 @@ def approximate_steps(trial: Trial) -> Finding:
         judge(inside, everywhere),
         f"β < {rise:.2g}",
         {"mssa_first_rise": rise, "neumann_first_rise": neumann, "mssa_reach": least},
-        draw,
+        fig.figure(*panels),
     )
