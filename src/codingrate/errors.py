@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,7 +33,7 @@ def validation_error(error: ValidationError, section: str = "") -> CrateError:
     if isinstance(cause, CrateError):
         return cause
     key = ".".join(str(part).removesuffix("_") for part in (section, *first["loc"]) if part != "")
-    return CrateError(f"{key}: {first['msg'][0].lower()}{first['msg'][1:]} (got {first['input']!r})")
+    return CrateError(f"{key} is {first['input']!r}; {re.sub('^Input should be', 'it must be', first['msg'])}")
 
 
 def one_line_errors(section: str) -> Callable[[type[T]], type[T]]:

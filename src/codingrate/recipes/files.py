@@ -12,7 +12,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from .._files import write_text
-from ..errors import CrateError, unknown_name
+from ..errors import CrateError, unknown_name, validation_error
 from .schema import Recipe
 
 SHIPPED = Path(__file__).parent
@@ -74,13 +74,7 @@ def build_recipe(values: Mapping[str, Any]) -> Recipe:
     try:
         return TypeAdapter(Recipe).validate_python(_with_python_names(values))
     except ValidationError as error:
-        first = error.errors()[0]
-        cause = first.get("ctx", {}).get("error")
-        if isinstance(cause, CrateError):
-            raise cause from None
-        key = ".".join(str(part).removesuffix("_") for part in first["loc"])
-        rule = re.sub(r"^Input should be", "it must be", first["msg"])
-        raise CrateError(f"{key} is {first['input']!r}; {rule}") from None
+        raise validation_error(error) from None
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:

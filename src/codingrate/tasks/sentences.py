@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import DataCollatorWithPadding
 from typing_extensions import Unpack
 
 from .._distributed import main_process_first
-from ..data import GLUE, SentenceData, SentenceDataset, check_tokenizer, load_sentences
+from ..data import GLUE, SentenceData, SentenceDataset, check_tokenizer, load_sentences, sentence_collator
 from ..errors import CrateError
 from ..evaluation import bag_of_words_metrics, sentence_metrics
 from ..models.base import CrateModel, CratePreTrainedModel, eval_mode
@@ -90,8 +89,12 @@ class SequenceClassification(TextTask):
     def datasets(self, rank: int = 0, world_size: int = 1) -> tuple[Any, Any]:
         return self.dataset("train"), self.dataset(next(iter(self.data.sentences.validation)))
 
+    @cached_property
+    def _collator(self) -> Callable[[Any], dict[str, Any]]:
+        return sentence_collator(self.tokenizer)
+
     def collate(self, samples: Any) -> dict[str, Any]:
-        return dict(DataCollatorWithPadding(self.tokenizer)(list(samples)))
+        return self._collator(samples)
 
     # Model and loss
 
