@@ -33,7 +33,8 @@ def validation_error(error: ValidationError, section: str = "") -> CrateError:
     if isinstance(cause, CrateError):
         return cause
     key = ".".join(str(part).removesuffix("_") for part in (section, *first["loc"]) if part != "")
-    return CrateError(f"{key} is {first['input']!r}; {re.sub('^Input should be', 'it must be', first['msg'])}")
+    rule = re.sub("^Input should be", "it must be", first["msg"].removeprefix("Value error, "))
+    return CrateError(f"{key} is {first['input']!r}; {rule[0].lower()}{rule[1:]}")
 
 
 def one_line_errors(section: str) -> Callable[[type[T]], type[T]]:

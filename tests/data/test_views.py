@@ -67,14 +67,14 @@ def test_everything_else_is_the_recipes_own():
 
 
 BAD = [
-    ({"local_count": -1}, r"^views.local_count: input should be greater than or equal to 0 \(got -1\)$"),
-    ({"local_size": 0}, r"^views.local_size: input should be greater than 0 \(got 0\)$"),
-    ({"global_scale": (0.0, 1.0)}, r"^views.global_scale.0: input should be greater than 0 \(got 0.0\)$"),
-    ({"local_scale": (0.5, 0.4)}, r"^views.local_scale: the lower bound must not exceed the upper bound"),
-    ({"local_scale": (0.5, 1.4)}, r"^views.local_scale.1: input should be less than or equal to 1"),
-    ({"local_scale": (0.1, 0.2, 0.4)}, r"^views.local_scale: tuple should have at most 2 items"),
-    ({"blur": (1.0, 0.1)}, r"^views.blur.2: field required \(got \(1.0, 0.1\)\)$"),
-    ({"solarize": (0.0, 1.2, 0.0)}, r"^views.solarize.1: input should be less than or equal to 1"),
+    ({"local_count": -1}, r"^views.local_count is -1; it must be greater than or equal to 0$"),
+    ({"local_size": 0}, r"^views.local_size is 0; it must be greater than 0$"),
+    ({"global_scale": (0.0, 1.0)}, r"^views.global_scale.0 is 0.0; it must be greater than 0$"),
+    ({"local_scale": (0.5, 0.4)}, r"^views.local_scale is .*; the lower bound must not exceed the upper bound"),
+    ({"local_scale": (0.5, 1.4)}, r"^views.local_scale.1 is .*; it must be less than or equal to 1"),
+    ({"local_scale": (0.1, 0.2, 0.4)}, r"^views.local_scale is .*; tuple should have at most 2 items"),
+    ({"blur": (1.0, 0.1)}, r"^views.blur.2 is \(1.0, 0.1\); field required$"),
+    ({"solarize": (0.0, 1.2, 0.0)}, r"^views.solarize.1 is .*; it must be less than or equal to 1"),
 ]
 
 
