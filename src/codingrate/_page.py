@@ -30,8 +30,7 @@ _DARK_FIGURE = {**dict.fromkeys(_INKED, DARK["ink"]), "axes.facecolor": DARK["pa
 class Picture:
     """A figure, rendered as SVG for light and for dark pages."""
 
-    figure: Figure
-    """The light figure, laid out."""
+    figure: Figure  # the light figure, laid out
     light: str
     dark: str
 

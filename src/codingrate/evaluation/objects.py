@@ -24,14 +24,10 @@ HeadRule = Literal["best", "mean"]
 class Detection:
     """An object found in an image."""
 
-    image: int
-    """Id of the image."""
-    box: tuple[float, float, float, float]
-    """x, y, width, height in pixels."""
-    score: float
-    """Confidence; a higher score ranks first."""
-    rle: dict[str, Any]
-    """The mask in COCO's run-length encoding, a few hundred bytes instead of one per pixel."""
+    image: int  # id of the image
+    box: tuple[float, float, float, float]  # x, y, width, height in pixels
+    score: float  # confidence; a higher score ranks first
+    rle: dict[str, Any]  # the mask in COCO's run-length encoding, a few hundred bytes instead of one per pixel
 
     @classmethod
     def from_mask(
@@ -67,10 +63,8 @@ class CocoReport(Report):
     objects: int
     detections: int
     box: Precision
-    mask: Precision | None
-    """None if no image has annotated masks."""
-    without_masks: int
-    """Number of images left out of the masks' AP because an object in them has only a box."""
+    mask: Precision | None  # None if no image has annotated masks
+    without_masks: int  # number of images left out of the masks' AP because an object in them has only a box
 
     def save(self, folder: str | Path, detections: Iterable[Detection] = ()) -> Path:
         """Write metrics.json, and detections.json in the format of COCO's tools; return the folder."""
@@ -129,13 +123,10 @@ def _precision(
     unused = "segmentation" if kind == "bbox" else "bbox"
     results = [{key: value for key, value in one.to_coco().items() if key != unused} for one in detections]
     truth = COCO({"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "object"}]})
-    evaluator = COCOeval_faster(truth, truth.loadRes(results), kind, print_function=_discard)
+    evaluator = COCOeval_faster(truth, truth.loadRes(results), kind, print_function=lambda *_: None)
     evaluator.run()
     values = evaluator.stats_as_dict
     return Precision(*(float(values[key]) for key in ("AP_all", "AP_50", "AP_75")))
-
-
-def _discard(*_: Any) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -143,16 +134,11 @@ class VocReport(Report):
     """Mean intersection over union (IoU) of attention masks with the classes of a split."""
 
     data: str
-    images: int
-    """Number of images that contain a class."""
-    miou: float
-    """Mean over images of the mean IoU of their classes."""
-    per_class: dict[int, float]
-    """Mean IoU of each class over the images that contain it."""
-    mass: float
-    """Share of the attention that a mask keeps."""
-    heads: HeadRule
-    """How the IoUs of several heads are combined."""
+    images: int  # number of images that contain a class
+    miou: float  # mean over images of the mean IoU of their classes
+    per_class: dict[int, float]  # mean IoU of each class over the images that contain it
+    mass: float  # share of the attention that a mask keeps
+    heads: HeadRule  # how the IoUs of several heads are combined
 
 
 def class_overlaps(masks: NDArray[np.bool_], labels: NDArray[np.uint8], heads: HeadRule = "best") -> dict[int, float]:

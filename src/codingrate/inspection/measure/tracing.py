@@ -31,22 +31,16 @@ class ForwardTrace:
     Tokens are None for layers that were not traced.
     """
 
-    tokens: tuple[Tensor, ...]
-    """Z^1 … Z^{L+1}, each (batch, n, d)."""
+    tokens: tuple[Tensor, ...]  # Z^1 … Z^{L+1}, each (batch, n, d)
     compressed: tuple[Tensor, ...]
     """Z^{1+½} … Z^{L+½}, each (batch, n, d): after attention, before the sparsifier. In a decoder: after synthesis."""
-    bases: tuple[Tensor | None, ...]
-    """U^1 … U^L, each (K, d, p); None if the attention has no subspaces (`mhsa`)."""
+    bases: tuple[Tensor | None, ...]  # U^1 … U^L, each (K, d, p); None if the attention has no subspaces (`mhsa`)
     dictionaries: tuple[Tensor | None, ...]
     """D^1 … D^L, each (d, m), or E in a decoder; None if the layer has no dictionary (`mlp`)."""
-    layers: tuple[EncoderLayer | DecoderLayer, ...]
-    """The layer modules."""
-    encoder_depth: int
-    """Number of encoder layers; the remaining layers belong to the decoder."""
-    mask: Tensor | None = None
-    """True for real tokens and False for padding, (batch, n)."""
-    decoder_input: Tensor | None = None
-    """Input of the first decoder layer of an autoencoder."""
+    layers: tuple[EncoderLayer | DecoderLayer, ...]  # the layer modules
+    encoder_depth: int  # number of encoder layers; the remaining layers belong to the decoder
+    mask: Tensor | None = None  # True for real tokens and False for padding, (batch, n)
+    decoder_input: Tensor | None = None  # input of the first decoder layer of an autoencoder
 
     def attention_input(self, layer: int) -> Tensor:
         """Return the input of a layer's attention, (batch, n, d): its norm of Z^ℓ, or of Z^{ℓ+½} in a decoder."""

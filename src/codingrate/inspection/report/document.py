@@ -28,10 +28,8 @@ class InspectionReport(Report):
     panels: Sequence[Panel]
     facts: Mapping[str, Mapping[str, Any] | str] = field(default_factory=dict)
     """Sections at the end of the page by name, each a mapping or a text."""
-    notes: Sequence[str] = ()
-    """Sentences at the top of the page."""
-    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    """Table of `layerwise` by the name of the model."""
+    notes: Sequence[str] = ()  # sentences at the top of the page
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # table of `layerwise` by the name of the model
 
     def to_dict(self) -> dict[str, Any]:
         """Return every number and sentence as plain values."""

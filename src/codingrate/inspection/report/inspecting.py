@@ -44,8 +44,7 @@ SHOWN = 6  # number of images that are shown in full
 class Subject:
     """A model to inspect, with the samples it reads."""
 
-    name: str
-    """Name of the model in the report."""
+    name: str  # name of the model in the report
     model: CratePreTrainedModel
     """Model on its device. Only the encoder of an autoencoder is inspected, and it reads whole images."""
     batches: Callable[[], Iterable[Batch]]
@@ -55,14 +54,10 @@ class Subject:
     """
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Facts for the report, such as the source; class, number of parameters and config are added."""
-    recipe_text: str | None = None
-    """Recipe of the run, as a YAML text."""
-    augment: Augment | None = None
-    """Normalization of the images, for a vision model."""
-    tokenizer: PreTrainedTokenizerBase | None = None
-    """Tokenizer of a text model."""
-    history: Path | None = None
-    """The run's metrics.jsonl, for the panel on training."""
+    recipe_text: str | None = None  # recipe of the run, as a YAML text
+    augment: Augment | None = None  # normalization of the images, for a vision model
+    tokenizer: PreTrainedTokenizerBase | None = None  # tokenizer of a text model
+    history: Path | None = None  # the run's metrics.jsonl, for the panel on training
 
     @property
     def body(self) -> CratePreTrainedModel:

@@ -32,18 +32,13 @@ _VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "→", "\r": "←"})
 class Panel:
     """A section of a report: a figure with its sentences and its table."""
 
-    name: str
-    """Stem of its files and its anchor on the page, in lower case with hyphens."""
-    title: str
-    """Heading, a few words."""
-    expected: str
-    """Sentence with the paper's prediction and its section; empty if the paper has none."""
-    measured: str
-    """Sentence with the measured numbers."""
+    name: str  # stem of its files and its anchor on the page, in lower case with hyphens
+    title: str  # heading, a few words
+    expected: str  # sentence with the paper's prediction and its section; empty if the paper has none
+    measured: str  # sentence with the measured numbers
     draw: Callable[[Figure], None] | None = None
     """Function that draws on an empty figure and sets its size; text has the color of matplotlib's settings."""
-    table: pd.DataFrame | None = None
-    """The numbers behind the figure."""
+    table: pd.DataFrame | None = None  # the numbers behind the figure
 
 
 class Curve(NamedTuple):
