@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from .._files import write_text
 from .._report import Report
-from ..data import BACKGROUND, VOID, CocoData, CocoObject
+from ..data import BACKGROUND, VOID, CocoData
 from ..errors import CrateError, unknown_name
 from ..operators.attention_mass import MASS, at_size, mass_masks
 
 HeadRule = Literal["best", "mean"]
+Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,12 @@ class Detection:
     """An object found in an image."""
 
     image: int  # id of the image
-    box: tuple[float, float, float, float]  # x, y, width, height in pixels
+    box: Box  # x, y, width, height in pixels
     score: float  # confidence; a higher score ranks first
     rle: dict[str, Any]  # the mask in COCO's run-length encoding, a few hundred bytes instead of one per pixel
 
     @classmethod
-    def from_mask(
-        cls, image: int, mask: NDArray[np.bool_], box: tuple[float, float, float, float], score: float
-    ) -> Detection:
+    def from_mask(cls, image: int, mask: NDArray[np.bool_], box: Box, score: float) -> Detection:
         """Encode a mask (height, width)."""
         from faster_coco_eval.core import mask as codec
 
@@ -85,28 +84,23 @@ def coco_precision(data: CocoData, detections: Sequence[Detection]) -> CocoRepor
     if unknown is not None:
         raise CrateError(f"a detection is of image {unknown}, which {data.name} does not contain; use the same images")
     with_masks = known - {annotated.image for annotated in data.objects if annotated.outline is None}
-    masked = [annotated for annotated in data.objects if annotated.image in with_masks]
-    mask = None
-    if any(not annotated.crowd for annotated in masked):
-        mask = _precision(data, masked, [one for one in detections if one.image in with_masks], with_masks, "segm")
+    has_masks = any(not annotated.crowd and annotated.image in with_masks for annotated in data.objects)
     return CocoReport(
         data=data.name,
         images=len(data.images),
         objects=len(data.objects),
         detections=len(detections),
-        box=_precision(data, data.objects, detections, known, "bbox"),
-        mask=mask,
+        box=_precision(data, detections, known, "bbox"),
+        mask=_precision(data, detections, with_masks, "segm") if has_masks else None,
         without_masks=len(known - with_masks),
     )
 
 
 def _precision(
-    data: CocoData,
-    objects: Iterable[CocoObject],
-    detections: Sequence[Detection],
-    image_ids: set[int],
-    kind: Literal["bbox", "segm"],
+    data: CocoData, detections: Sequence[Detection], image_ids: set[int], kind: Literal["bbox", "segm"]
 ) -> Precision:
+    """Measure the detections of some images by their boxes or by their masks."""
+    detections = [one for one in detections if one.image in image_ids]
     if not detections:  # `loadRes` needs at least one
         return Precision(0.0, 0.0, 0.0)
     from faster_coco_eval import COCO, COCOeval_faster
@@ -118,7 +112,7 @@ def _precision(
             "area": annotated.area, "iscrowd": int(annotated.crowd),
             **({"segmentation": annotated.outline} if kind == "segm" else {}),
         }
-        for number, annotated in enumerate(objects, 1)
+        for number, annotated in enumerate((one for one in data.objects if one.image in image_ids), 1)
     ]  # fmt: skip
     unused = "segmentation" if kind == "bbox" else "bbox"
     results = [{key: value for key, value in one.to_coco().items() if key != unused} for one in detections]

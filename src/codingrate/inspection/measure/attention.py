@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...errors import CrateError
 from ...models.base import CrateModel, CratePreTrainedModel, eval_mode
@@ -21,6 +21,7 @@ from .tracing import UnavailableError, default_layer, encoder_layers, layer_inde
 TOP_SHARE = 0.1  # share of patches, those with the most attention, over which the focus of a head is measured
 BEST_IMAGES = 4  # number of images that are shown for a head
 BATCH_SIZE = 32  # number of images in a forward pass of `head_catalogue`
+_NO_PAIRS = "attention 'tssa' compares no two tokens, so there are no maps; use a model with 'mssa'"
 
 
 @contextmanager
@@ -39,7 +40,10 @@ def attention_inputs(
         z, inputs = cast(CrateModel, model.base_model).embedding(pixel_values), {}
         for number, module in enumerate(modules[: max(chosen) + 1]):
             if number in chosen:
-                inputs[number] = (_with_keys(module.attention), module.attention_input(z))
+                attention = module.attention
+                if not isinstance(attention, (SubspaceAttention, MHSA)):
+                    raise CrateError(f"attention {type(attention).__name__} has neither subspaces nor keys")
+                inputs[number] = (attention, module.attention_input(z))
             if number < max(chosen):
                 z = module(z)[0]
         yield [inputs[number] for number in chosen]
@@ -52,7 +56,11 @@ def projections(model: CratePreTrainedModel, pixel_values: Tensor, layer: int = 
     forward pass ends at `layer`, which counts from 0, or from the end if negative. No hook is set.
     """
     with attention_inputs(model, pixel_values, [layer]) as ((attention, tokens),):
-        return _keys(attention, tokens)[:, int(model.config.class_token) :]
+        if isinstance(attention, SubspaceAttention):
+            keys = attention.join(attention.codes(tokens))
+        else:
+            keys = cast(Tensor, attention.project(tokens)).chunk(3, dim=-1)[1]
+        return keys[:, int(model.config.class_token) :]
 
 
 def attention_maps(model: CratePreTrainedModel, pixel_values: Tensor, layer: int = -2) -> Tensor:
@@ -176,22 +184,6 @@ def token_attention_table(weights: Tensor, causal: bool) -> pd.DataFrame:
     }
     means = {name: values[:, int(causal) :].mean(-1).numpy() for name, values in measures.items()}
     return pd.DataFrame({"head": np.arange(1, len(weights) + 1), **means})
-
-
-_NO_PAIRS = "attention 'tssa' compares no two tokens, so there are no maps; use a model with 'mssa'"
-
-
-def _with_keys(attention: nn.Module) -> SubspaceAttention | MHSA:
-    if not isinstance(attention, (SubspaceAttention, MHSA)):
-        raise CrateError(f"attention {type(attention).__name__} has neither subspaces nor keys")
-    return attention
-
-
-def _keys(attention: SubspaceAttention | MHSA, tokens: Tensor) -> Tensor:
-    """Return the features by which an attention compares tokens, (batch, n, K·p)."""
-    if isinstance(attention, SubspaceAttention):
-        return attention.join(attention.codes(tokens))
-    return cast(Tensor, attention.project(tokens)).chunk(3, dim=-1)[1]
 
 
 def _overlap(flat: Tensor) -> Tensor:
