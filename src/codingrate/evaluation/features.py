@@ -95,7 +95,13 @@ def extract_features(
         for pixels, labels in batches:
             with torch.inference_mode():  # ends before each yield, so the caller's code does not run in it
                 features = function(pixels)
-            yield _as_array(features, len(labels)), labels.numpy()
+            if features.ndim != 2 or len(features) != len(labels):
+                shape = tuple(features.shape)
+                raise CrateError(f"the model returned features of shape {shape}; expected ({len(labels)}, width)")
+            values = np.ascontiguousarray(features.float().cpu().numpy())
+            if not np.isfinite(values).all():
+                raise CrateError("the model's features are not finite: its training diverged or its file is damaged")
+            yield values, labels.numpy()
 
     with eval_mode(model):
         if cache is None:
@@ -116,15 +122,6 @@ def pixel_features(data: ImageData, augment: Augment, **options: Any) -> Feature
 class _Pixels(nn.Module):
     def features(self, pixel_values: Tensor) -> Tensor:
         return pixel_values.flatten(1)
-
-
-def _as_array(features: Tensor, count: int) -> NDArray[np.float32]:
-    if features.ndim != 2 or len(features) != count:
-        raise CrateError(f"the model returned features of shape {tuple(features.shape)}; expected ({count}, width)")
-    values: NDArray[np.float32] = np.ascontiguousarray(features.float().cpu().numpy())
-    if not np.isfinite(values).all():
-        raise CrateError("the model's features are not finite: its training diverged or its file is damaged")
-    return values
 
 
 def check_features(train: Features, test: Features) -> None:

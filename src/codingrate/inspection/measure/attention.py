@@ -129,8 +129,8 @@ def head_catalogue(
     its map over the tenth of the patches where it is largest. An object that is attended to as a whole counts as much
     as a single patch, whereas entropy and maximum would prefer the patch. The table has a row per head, counted from
     1, with means over images: `focus`; `entropy` relative to uniform attention; `overlap`, the cosine
-    ⟨A_k, A_l⟩/(‖A_k‖‖A_l‖) with the other heads l; and `best`, the chosen images, counted from 0. `layer` defaults
-    to -2 for CRATE and -1 for a ViT.
+    ⟨A_k, A_l⟩/(‖A_k‖‖A_l‖) with the other heads l, NaN for one head; and `best`, the chosen images, counted from 0.
+    `layer` defaults to -2 for CRATE and -1 for a ViT.
     """
     if not len(pixel_values):
         raise CrateError("the catalogue of heads needs images; give at least one")
@@ -140,12 +140,15 @@ def head_catalogue(
     K, patches = flat.shape[1:]
     focus = flat.topk(math.ceil(TOP_SHARE * patches), dim=-1).values.sum(-1)
     best = focus.mT.argsort(dim=-1, descending=True, stable=True)[:, :shown]
+    unit = torch.nn.functional.normalize(flat, dim=-1)
+    cosines = unit @ unit.mT  # (images, K, K)
+    others = cosines.sum(-1) - cosines.diagonal(dim1=-2, dim2=-1)
     table = pd.DataFrame(
         {
             "head": range(1, K + 1),
             "focus": focus.mean(0),
             "entropy": attention_entropy(maps).mean(0),
-            "overlap": _overlap(flat),
+            "overlap": others.mean(0) / (K - 1) if K > 1 else [math.nan],
             "best": [" ".join(str(int(image)) for image in row) for row in best],
         }
     )
@@ -184,12 +187,3 @@ def token_attention_table(weights: Tensor, causal: bool) -> pd.DataFrame:
     }
     means = {name: values[:, int(causal) :].mean(-1).numpy() for name, values in measures.items()}
     return pd.DataFrame({"head": np.arange(1, len(weights) + 1), **means})
-
-
-def _overlap(flat: Tensor) -> Tensor:
-    """Return the mean cosine of each head's maps (images, K, N) with those of the others, (K,); NaN for one head."""
-    unit = torch.nn.functional.normalize(flat, dim=-1)
-    cosines = unit @ unit.mT  # (images, K, K)
-    K = cosines.shape[-1]
-    others = cosines.sum(-1) - cosines.diagonal(dim1=-2, dim2=-1)
-    return others.mean(0) / (K - 1) if K > 1 else torch.full((1,), torch.nan)

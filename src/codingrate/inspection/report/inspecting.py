@@ -258,13 +258,13 @@ def unnormalize(pixels: Tensor, augment: Augment) -> list[Image.Image]:
     return [Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array) for array in arrays]
 
 
+@dataclass
 class _Reader:
     """Reads the samples of a subject once, counts them and keeps the first images."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
-        self.count = 0
-        self.images: list[Tensor] = []
+    subject: Subject
+    count: int = 0
+    images: list[Tensor] = field(default_factory=list)
 
     def read(self, advance: Callable[..., None]) -> Iterator[Batch]:
         for batch in self.subject.batches():
