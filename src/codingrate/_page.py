@@ -9,9 +9,8 @@ import base64
 import io
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -26,12 +25,10 @@ _INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "yti
 _DARK_FIGURE = {**dict.fromkeys(_INKED, DARK["ink"]), "axes.facecolor": DARK["page"]}  # the face is that of legends
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A figure, rendered as SVG for light and for dark pages."""
 
-    figure: Figure
-    """The light figure, laid out."""
+    figure: Figure  # the light figure, laid out
     light: str
     dark: str
 
@@ -51,16 +48,14 @@ def render_figure(draw: Callable[[Figure], None], name: str) -> Picture:
 
     `name` makes the ids within the SVG reproducible.
     """
-    figure = _drawn(draw, {})
-    return Picture(figure, _svg(figure, name), _svg(_drawn(draw, _DARK_FIGURE), name))
+    figure, light = _drawn(draw, name, {})
+    return Picture(figure, light, _drawn(draw, name, _DARK_FIGURE)[1])
 
 
 @cache
 def _environment() -> Environment:
-    loader = PackageLoader("codingrate")
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    options: Any = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=PackageLoader("codingrate"), autoescape=True, **options)
     environment.globals.update(light=LIGHT, dark=DARK)
     environment.filters.update(formulas=_formulas, data_uri=_data_uri)
     return environment
@@ -72,8 +67,11 @@ def _formulas(text: str) -> Markup:
     return Markup(re.sub(r"((?<!\w)[A-Zdθ]|[‖\]])_(\w)(?!\w)", r"\1<sub>\2</sub>", raised))
 
 
-def _drawn(draw: Callable[[Figure], None], settings: Any) -> Figure:
-    """Draw on an empty figure and lay it out once; saving it in two formats would lay it out four times."""
+def _drawn(draw: Callable[[Figure], None], name: str, settings: Any) -> tuple[Figure, str]:
+    """Draw on an empty figure; return it and its SVG without a background.
+
+    The figure is laid out once, because saving it in two formats would lay it out four times.
+    """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -85,17 +83,10 @@ def _drawn(draw: Callable[[Figure], None], settings: Any) -> Figure:
         if figure.get_layout_engine() is not None:
             figure.draw_without_rendering()
             figure.set_layout_engine("none")
-    return figure
-
-
-def _svg(figure: Figure, name: str) -> str:
-    """Return the figure as SVG without a background."""
-    import matplotlib as mpl
-
     text = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(text, format="svg", transparent=True, dpi=144, metadata={"Date": None})
-    return text.getvalue()
+    return figure, text.getvalue()
 
 
 def _data_uri(svg: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from codingrate.inspection import InspectionReport, Panel
-from codingrate.inspection.report import document
+from codingrate.inspection.report import inspecting
 from tests.pages import FrameReader, Reader
 from tests.refusals import refused
 
@@ -106,7 +106,7 @@ def test_json_holds_every_number_and_null_for_what_is_none(folder):
 
 
 def test_a_long_table_is_cut_on_the_page_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(document, "ROWS", 4)
+    monkeypatch.setattr(inspecting, "ROWS", 4)
     panel = Panel("long", "Long", "", "", None, pd.DataFrame({"x": range(1000, 1011)}))
     page = (InspectionReport("Long", [panel]).save(tmp_path) / "report.html").read_text(encoding="utf-8")
     text = Reader.of(page).text

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from codingrate.inspection import trace
-from codingrate.inspection.measure.tokens import pca_colors, token_heat
+from codingrate.inspection.measure.tracing import pca_colors, token_heat
 from codingrate.inspection.report.images import pca_panel, token_panel
 from codingrate.objective import effective_rank
 from tests.models import toys

@@ -21,24 +21,22 @@ from .._files import atomic_folder, write_json
 from ..data import Augment, CorruptImages, EvaluationBatches, ImageData
 from ..errors import CrateError
 from ..models.base import eval_mode
-from .inputs import check_image_input, image_paths, model_dtype, move_to_device
+from .inputs import check_image_input, image_paths, move_to_device
 
 _FORMAT = 2  # raise it when the files change, or when models compute other features from the same images
 _SAVING_FIELDS = ("architectures", "dtype", "transformers_version")  # config fields that do not affect the features
+
+Block = tuple[NDArray[np.float32], NDArray[np.int64]]  # features (batch, d) and labels (batch,)
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
     """Features and labels of every image that could be read, in the order of the split."""
 
-    values: NDArray[np.float32]
-    """(n, d); memory-mapped and read-only if they come from a cache."""
-    labels: NDArray[np.int64]
-    """(n,), indices into `classes`."""
-    classes: tuple[str, ...]
-    """Names of the classes."""
-    corrupt: tuple[str, ...] = ()
-    """Names of the images that could not be read."""
+    values: NDArray[np.float32]  # (n, d); memory-mapped and read-only if they come from a cache
+    labels: NDArray[np.int64]  # (n,), indices into `classes`
+    classes: tuple[str, ...]  # names of the classes
+    corrupt: tuple[str, ...] = ()  # names of the images that could not be read
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -77,15 +75,14 @@ def extract_features(
         batch_size=batch_size,
         workers=workers,
         device=move_to_device(model, device),
-        dtype=model_dtype(model),
+        dtype=next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), None),
         progress=progress,
         max_corrupt=max_corrupt,
     )
-    stored = None
     if cache is not None:
         key = _cache_key(model, data, batches.dataset, split, augment)
-        stored = _FeatureFolder(Path(cache) / f"{split}-{key[:16]}", key, data.classes)
-        cached = None if data.streaming else stored.read()
+        folder = Path(cache) / f"{split}-{key[:16]}"
+        cached = None if data.streaming else _read_features(folder, key, data.classes)
         if cached is not None:
             corrupt = CorruptImages(max_corrupt)  # the limit may be stricter than when the cache was written
             corrupt.count(len(cached), cached.corrupt)
@@ -93,23 +90,27 @@ def extract_features(
             if progress is not None:
                 progress(len(cached) + len(cached.corrupt))
             return cached
-    names = list[str]()
 
-    def blocks() -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    def blocks() -> Iterator[Block]:
         for pixels, labels in batches:
             with torch.inference_mode():  # ends before each yield, so the caller's code does not run in it
                 features = function(pixels)
-            yield _as_array(features, len(labels)), labels.numpy()
-        names.extend(batches.corrupt)
+            if features.ndim != 2 or len(features) != len(labels):
+                shape = tuple(features.shape)
+                raise CrateError(f"the model returned features of shape {shape}; expected ({len(labels)}, width)")
+            values = np.ascontiguousarray(features.float().cpu().numpy())
+            if not np.isfinite(values).all():
+                raise CrateError("the model's features are not finite: its training diverged or its file is damaged")
+            yield values, labels.numpy()
 
     with eval_mode(model):
-        if stored is None:
+        if cache is None:
             values, labels = zip(*blocks(), strict=True)
-            return Features(np.concatenate(values), np.concatenate(labels), data.classes, tuple(names))
-        stored.write(blocks(), names)
-    written = stored.read()
+            return Features(np.concatenate(values), np.concatenate(labels), data.classes, batches.corrupt)
+        _write_features(folder, key, blocks(), lambda: batches.corrupt)
+    written = _read_features(folder, key, data.classes)
     if written is None:
-        raise CrateError(f"{stored.folder}: the features just written cannot be read back; use another cache folder")
+        raise CrateError(f"{folder}: the features just written cannot be read back; use another cache folder")
     return written
 
 
@@ -121,15 +122,6 @@ def pixel_features(data: ImageData, augment: Augment, **options: Any) -> Feature
 class _Pixels(nn.Module):
     def features(self, pixel_values: Tensor) -> Tensor:
         return pixel_values.flatten(1)
-
-
-def _as_array(features: Tensor, count: int) -> NDArray[np.float32]:
-    if features.ndim != 2 or len(features) != count:
-        raise CrateError(f"the model returned features of shape {tuple(features.shape)}; expected ({count}, width)")
-    values: NDArray[np.float32] = np.ascontiguousarray(features.float().cpu().numpy())
-    if not np.isfinite(values).all():
-        raise CrateError("the model's features are not finite: its training diverged or its file is damaged")
-    return values
 
 
 def check_features(train: Features, test: Features) -> None:
@@ -194,40 +186,33 @@ def _cache_key(model: nn.Module, data: ImageData, dataset: Any, split: str, augm
     return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class _FeatureFolder:
-    """A folder with the features of one split, written as a whole and read only if it is complete."""
+def _write_features(folder: Path, key: str, blocks: Iterable[Block], corrupt: Callable[[], Sequence[str]]) -> None:
+    """Write blocks of features and labels as they come, as a whole; `corrupt` is called after the last block."""
+    labels: list[NDArray[np.int64]] = []
+    width = checksum = 0
+    with atomic_folder(folder) as draft:
+        with (draft / "values.bin").open("wb") as file:
+            for values, block_labels in blocks:
+                width = values.shape[1]
+                file.write(values.data)
+                checksum = zlib.crc32(values.data, checksum)
+                labels.append(block_labels)
+        all_labels = np.concatenate(labels)
+        np.save(draft / "labels.npy", all_labels)
+        checksums = [checksum, zlib.crc32(all_labels.data)]
+        shape = [len(all_labels), width]
+        facts = {"key": key, "shape": shape, "checksums": checksums, "corrupt": list(corrupt())}
+        write_json(draft / "features.json", facts)
 
-    folder: Path
-    key: str
-    classes: tuple[str, ...]
 
-    def write(self, blocks: Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]], corrupt: Sequence[str]) -> None:
-        """Write blocks of features and labels as they come; `corrupt` is read after the last block."""
-        labels: list[NDArray[np.int64]] = []
-        width = checksum = 0
-        with atomic_folder(self.folder) as draft:
-            with (draft / "values.bin").open("wb") as file:
-                for values, block_labels in blocks:
-                    width = values.shape[1]
-                    file.write(values.data)
-                    checksum = zlib.crc32(values.data, checksum)
-                    labels.append(block_labels)
-            all_labels = np.concatenate(labels)
-            np.save(draft / "labels.npy", all_labels)
-            checksums = [checksum, zlib.crc32(all_labels.data)]
-            shape = [len(all_labels), width]
-            facts = {"key": self.key, "shape": shape, "checksums": checksums, "corrupt": list(corrupt)}
-            write_json(draft / "features.json", facts)
-
-    def read(self) -> Features | None:
-        """Return the features, memory-mapped; None unless they are complete, undamaged and of this key."""
-        try:
-            facts = json.loads((self.folder / "features.json").read_text(encoding="utf-8"))
-            labels = np.load(self.folder / "labels.npy")
-            values = np.memmap(self.folder / "values.bin", np.float32, mode="r", shape=tuple(facts["shape"]))
-            if facts["key"] != self.key or [zlib.crc32(values.data), zlib.crc32(labels.data)] != facts["checksums"]:
-                return None
-            return Features(values, labels, self.classes, tuple(facts["corrupt"]))
-        except (OSError, EOFError, ValueError, KeyError, TypeError):  # missing, truncated, or of another origin
+def _read_features(folder: Path, key: str, classes: tuple[str, ...]) -> Features | None:
+    """Return the features of a folder, memory-mapped; None unless they are complete, undamaged and of this key."""
+    try:
+        facts = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+        labels = np.load(folder / "labels.npy")
+        values = np.memmap(folder / "values.bin", np.float32, mode="r", shape=tuple(facts["shape"]))
+        if facts["key"] != key or [zlib.crc32(values.data), zlib.crc32(labels.data)] != facts["checksums"]:
             return None
+        return Features(values, labels, classes, tuple(facts["corrupt"]))
+    except (OSError, EOFError, ValueError, KeyError, TypeError):  # missing, truncated, or of another origin
+        return None

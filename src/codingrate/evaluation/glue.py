@@ -1,4 +1,4 @@
-"""Sentence classification and regression: the metrics of the GLUE tasks, and their average as in the paper."""
+"""Sentence classification and regression: the metrics of GLUE, their average in the paper, and a baseline."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from ..data import GLUE
 from ..errors import CrateError, unknown_name
+from .probe import STRENGTHS
 
 CLASS_METRICS = ("accuracy", "f1", "matthews")
 """Metrics of class predictions; `f1` is that of class 1, `matthews` is a correlation."""
-REGRESSION_METRICS = ("pearson", "spearman")
-"""Metrics of numbers, both correlations."""
+REGRESSION_METRICS = ("pearson", "spearman")  # metrics of numbers, both correlations
 
 
 def sentence_metrics(names: Sequence[str], predictions: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
@@ -70,3 +70,45 @@ def glue_average(scores: Mapping[str, float | Mapping[str, float]]) -> float:
             raise CrateError(f"the average needs nine scores; {label} is missing")
         values += [by_split[split] for split in task.validation]
     return sum(values) / len(values)
+
+
+def bag_of_words_metrics(
+    train: Any,
+    validation: Any,
+    columns: Sequence[str],
+    names: Sequence[str],
+    *,
+    label_column: str = "label",
+    folds: int = 5,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Return the metrics `names` on `validation` of a linear model fitted to the words of `train`.
+
+    Both datasets are indexed by column name, like the splits of `load_sentences`. Each word of each of `columns` is one
+    binary feature: whether it occurs in that column. Classes are predicted by logistic regression, numbers by ridge
+    regression. The regularization is chosen from the probes' grid by cross-validation with `folds` folds, shuffled by
+    `seed`. The result also contains the chosen `strength` (scikit-learn's C, or 1/alpha) and the number of `words`.
+    """
+    from scipy.sparse import csr_matrix, hstack
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
+
+    labels, validation_labels = np.asarray(train[label_column]), np.asarray(validation[label_column])
+    if len(labels) < 2 * folds:
+        raise CrateError(f"{len(labels)} training sentences are too few for {folds} folds; use more, or fewer folds")
+    vectorizers = [CountVectorizer(binary=True, token_pattern=r"(?u)\b\w+\b").fit(train[name]) for name in columns]
+    x, x_validation = (
+        csr_matrix(hstack([words.transform(split[name]) for words, name in zip(vectorizers, columns, strict=True)]))
+        for split in (train, validation)
+    )
+    regression = set(names) <= set(REGRESSION_METRICS)
+    model, grid = LogisticRegression(max_iter=2000), {"C": list(STRENGTHS)}
+    if regression:
+        model, grid = Ridge(), {"alpha": [1 / strength for strength in STRENGTHS]}
+    splitter = (KFold if regression else StratifiedKFold)(folds, shuffle=True, random_state=seed)
+    search = GridSearchCV(model, grid, cv=splitter).fit(x, labels)
+    (chosen,) = search.best_params_.values()
+    strength = 1 / chosen if regression else chosen
+    metrics = sentence_metrics(names, search.predict(x_validation), validation_labels)
+    return {**metrics, "strength": float(strength), "words": float(x.shape[1])}

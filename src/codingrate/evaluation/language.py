@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
 
 from .._report import Report
 from ..data import TokenFile, check_tokenizer
@@ -22,11 +23,7 @@ from ..models import CrateForCausalLM, CrateForMaskedLM
 from ..models.base import eval_mode
 from .inputs import check_model_type, check_positive, check_token_ids, context_length, move_to_device, token_ids
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-MASK = "<mask>"
-"""Placeholder for a mask in a text, accepted for every tokenizer."""
+MASK = "<mask>"  # placeholder for a mask in a text, accepted for every tokenizer
 _STRAIGHT_QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'"})
 _NEW_TOKENS = 10  # length of the continuations that LAMBADA's `generate` protocol searches for the word
 
@@ -35,22 +32,15 @@ _NEW_TOKENS = 10  # length of the continuations that LAMBADA's `generate` protoc
 class PerplexityReport(Report):
     """How well a model predicts the next token of a text."""
 
-    cross_entropy: float
-    """H = −1/T Σ_t log P(x_t | x_<t) in nats, over the T predicted tokens."""
-    perplexity: float
-    """exp H."""
+    cross_entropy: float  # H = −1/T Σ_t log P(x_t | x_<t) in nats, over the T predicted tokens
+    perplexity: float  # exp H
     bits_per_byte: float | None
     """H · tokens of the text / (ln 2 · its UTF-8 bytes), comparable across tokenizers; None for plain ids."""
-    tokens: int
-    """T."""
-    block: int
-    """Number of tokens in a window."""
-    stride: int | None
-    """Number of tokens between the starts of two windows; None for random windows."""
-    error: float | None
-    """Standard error of `cross_entropy` over random windows; None if the whole text was read."""
-    seconds: float
-    """Time of the evaluation."""
+    tokens: int  # T
+    block: int  # number of tokens in a window
+    stride: int | None  # number of tokens between the starts of two windows; None for random windows
+    error: float | None  # standard error of `cross_entropy` over random windows; None if the whole text was read
+    seconds: float  # time of the evaluation
 
 
 def perplexity(
@@ -84,7 +74,8 @@ def perplexity(
     start = time.perf_counter()
     sums, counts = _batch_losses(model, _windows(ids, block + 1, stride, batch_size), device, progress)
     mean = sum(sums) / sum(counts)
-    return _report(tokens, mean, sum(counts), time.perf_counter() - start, block=block, stride=stride)
+    seconds = time.perf_counter() - start
+    return _report(tokens, mean, tokens=sum(counts), block=block, stride=stride, error=None, seconds=seconds)
 
 
 def sampled_loss(
@@ -119,7 +110,8 @@ def sampled_loss(
     sums, counts = _batch_losses(model, batches, device, progress)
     means = np.array(sums) / counts
     error = float(np.std(means, ddof=1) / math.sqrt(iterations)) if iterations > 1 else None
-    return _report(tokens, float(np.mean(means)), sum(counts), time.perf_counter() - start, block=block, error=error)
+    facts = {"tokens": sum(counts), "block": block, "stride": None, "error": error}
+    return _report(tokens, float(np.mean(means)), **facts, seconds=time.perf_counter() - start)
 
 
 def _windows(ids: NDArray[Any], span: int, stride: int, batch_size: int) -> Iterator[tuple[Tensor, int]]:
@@ -168,35 +160,20 @@ def next_token_losses(model: nn.Module, windows: Tensor, predicted: int) -> Tens
     return losses.unflatten(0, (len(windows), predicted))
 
 
-def _report(
-    tokens: TokenFile | NDArray[Any],
-    mean: float,
-    count: int,
-    seconds: float,
-    *,
-    block: int,
-    stride: int | None = None,
-    error: float | None = None,
-) -> PerplexityReport:
-    bits = mean * len(tokens) / (math.log(2) * tokens.bytes) if isinstance(tokens, TokenFile) else None
-    exponential = math.exp(mean) if mean < 700 else math.inf
-    return PerplexityReport(mean, exponential, bits, count, block, stride, error, seconds)
+def _report(text: TokenFile | NDArray[Any], mean: float, **facts: Any) -> PerplexityReport:
+    bits = mean * len(text) / (math.log(2) * text.bytes) if isinstance(text, TokenFile) else None
+    return PerplexityReport(mean, math.exp(mean) if mean < 700 else math.inf, bits, **facts)
 
 
 @dataclass(frozen=True)
 class LambadaReport(Report):
     """How often a model predicts the last word of a passage."""
 
-    accuracy: float
-    """Share of passages in [0, 1]."""
-    texts: int
-    """Number of passages."""
-    protocol: str
-    """`argmax` or `generate`, see `lambada_accuracy`."""
-    cut: int
-    """Number of passages whose beginning exceeded the context length."""
-    seconds: float
-    """Time of the evaluation."""
+    accuracy: float  # share of passages in [0, 1]
+    texts: int  # number of passages
+    protocol: str  # `argmax` or `generate`, see `lambada_accuracy`
+    cut: int  # number of passages whose beginning exceeded the context length
+    seconds: float  # time of the evaluation
 
 
 def lambada_accuracy(
@@ -296,12 +273,9 @@ def _continuations(
 class Candidate:
     """A token that a masked language model proposes for a mask."""
 
-    token: str
-    """Text of the token; bytes that are no complete character appear as the tokenizer writes them."""
-    id: int
-    """Id of the token."""
-    probability: float
-    """Probability of the token, with all other masks left unfilled."""
+    token: str  # text of the token; bytes that are no complete character appear as the tokenizer writes them
+    id: int  # id of the token
+    probability: float  # probability of the token, with all other masks left unfilled
 
 
 def fill_masks(model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, top: int = 5) -> list[list[Candidate]]:

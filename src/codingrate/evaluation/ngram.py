@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +11,14 @@ from numpy.typing import NDArray
 from ..errors import CrateError
 
 
-@dataclass(frozen=True)
-class _Order:
+class _Order(NamedTuple):
     """Table of the k-grams of one length k, sorted by key."""
 
     keys: NDArray[np.int64]
     """Sorted; the key of a k-gram is (index of its first k − 1 ids in the table of length k − 1)·V + its last id."""
-    discounted: NDArray[np.float64]
-    """a(hw) − D(a(hw)): adjusted count minus its discount."""
-    totals: NDArray[np.float64]
-    """Σ_w a(hw) for each history h, an index into the table of length k − 1."""
-    discounts: NDArray[np.float64]
-    """Σ_w D(a(hw)) for each history h: the mass left for the shorter history."""
+    discounted: NDArray[np.float64]  # a(hw) − D(a(hw)): adjusted count minus its discount
+    totals: NDArray[np.float64]  # Σ_w a(hw) for each history h, an index into the table of length k − 1
+    discounts: NDArray[np.float64]  # Σ_w D(a(hw)) for each history h: the mass left for the shorter history
 
 
 class NGram:
@@ -40,7 +35,7 @@ class NGram:
         if order < 1:
             raise CrateError(f"order is {order}; it must be at least 1")
         self.order, self.vocab_size = order, vocab_size
-        ids = self._ids(tokens)
+        ids = _checked(tokens, vocab_size)
         if len(ids) < order:
             raise CrateError(f"{len(ids)} tokens are too few for n-grams of order {order}; use a longer text")
         ending = [np.zeros(len(ids), np.int64)]  # for k = 0, 1 …: index of the k-gram that ends at each position
@@ -56,11 +51,13 @@ class NGram:
             if length < order:  # count each (length + 1)-gram once, at the k-gram it ends in
                 adjusted = np.bincount(ending[length][tables[length][1] + 1], minlength=len(keys))
             histories = len(tables[length - 2][0]) if length > 1 else 1
-            self._orders.append(_smooth(keys, adjusted, keys // vocab_size, histories))
+            discount = _discounts(adjusted)[np.minimum(adjusted, 3)]
+            sums = (np.bincount(keys // vocab_size, a, histories).astype(np.float64) for a in (adjusted, discount))
+            self._orders.append(_Order(keys, adjusted - discount, *sums))
 
     def log_probabilities(self, tokens: NDArray[Any]) -> NDArray[np.float64]:
         """Return log P (n,) of each id given the order − 1 before it; the first ids have fewer before them."""
-        ids = self._ids(tokens)
+        ids = _checked(tokens, self.vocab_size)
         p = np.full(len(ids), 1 / self.vocab_size)
         history = np.zeros(len(ids), np.int64)  # index of the history of each position; −1 if it was never seen
         for order in self._orders:
@@ -77,7 +74,7 @@ class NGram:
 
     def distribution(self, history: NDArray[Any] | list[int]) -> NDArray[np.float64]:
         """Return P(· | history) over all ids, (V,)."""
-        past = self._ids(np.asarray(history, np.int64))
+        past = _checked(history, self.vocab_size)
         p = np.full(self.vocab_size, 1 / self.vocab_size)
         for length, order in enumerate(self._orders[: len(past) + 1]):
             index = 0
@@ -98,11 +95,9 @@ class NGram:
         mixed = (discounted + order.discounts[history] * shorter) / np.maximum(totals, 1)
         return np.where(totals > 0, mixed, shorter)
 
-    def _ids(self, tokens: NDArray[Any]) -> NDArray[np.int64]:
-        return _checked(np.asarray(tokens, np.int64), self.vocab_size)
 
-
-def _checked(ids: NDArray[np.int64], vocab_size: int) -> NDArray[np.int64]:
+def _checked(tokens: NDArray[Any] | list[int], vocab_size: int) -> NDArray[np.int64]:
+    ids = np.asarray(tokens, np.int64)
     if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
         raise CrateError(f"token id {ids.max()} is outside the vocabulary of {vocab_size}; use the same tokenizer")
     return ids
@@ -113,16 +108,6 @@ def _find(keys: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int6
     index = np.searchsorted(keys, wanted)
     index[index == len(keys)] = 0
     return np.where(keys[index] == wanted, index, -1)
-
-
-def _smooth(keys: NDArray[np.int64], adjusted: NDArray[np.int64], history: NDArray[np.int64], histories: int) -> _Order:
-    discount = _discounts(adjusted)[np.minimum(adjusted, 3)]
-    return _Order(
-        keys=keys,
-        discounted=adjusted - discount,
-        totals=np.bincount(history, adjusted, histories).astype(np.float64),
-        discounts=np.bincount(history, discount, histories).astype(np.float64),
-    )
 
 
 def _discounts(adjusted: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -147,9 +132,9 @@ def unigram_cross_entropy(
     that ignores the context of a mask reaches this loss.
     """
     special = np.unique(np.fromiter(special_ids, np.int64))
-    counts = np.bincount(_checked(np.asarray(train, np.int64), vocab_size), minlength=vocab_size) + 1.0
+    counts = np.bincount(_checked(train, vocab_size), minlength=vocab_size) + 1.0
     counts[special] = 0
-    ids = _checked(np.asarray(tokens, np.int64), vocab_size)
+    ids = _checked(tokens, vocab_size)
     ids = ids[~np.isin(ids, special)]
     if len(ids) == 0:
         raise CrateError("the text contains special tokens only; use a longer text")

@@ -13,30 +13,25 @@ from numpy.typing import NDArray
 
 from .._files import write_text
 from .._report import Report
-from ..data import BACKGROUND, VOID, CocoData, CocoObject
+from ..data import BACKGROUND, VOID, CocoData
 from ..errors import CrateError, unknown_name
 from ..operators.attention_mass import MASS, at_size, mass_masks
 
 HeadRule = Literal["best", "mean"]
+Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
 class Detection:
     """An object found in an image."""
 
-    image: int
-    """Id of the image."""
-    box: tuple[float, float, float, float]
-    """x, y, width, height in pixels."""
-    score: float
-    """Confidence; a higher score ranks first."""
-    rle: dict[str, Any]
-    """The mask in COCO's run-length encoding, a few hundred bytes instead of one per pixel."""
+    image: int  # id of the image
+    box: Box  # x, y, width, height in pixels
+    score: float  # confidence; a higher score ranks first
+    rle: dict[str, Any]  # the mask in COCO's run-length encoding, a few hundred bytes instead of one per pixel
 
     @classmethod
-    def from_mask(
-        cls, image: int, mask: NDArray[np.bool_], box: tuple[float, float, float, float], score: float
-    ) -> Detection:
+    def from_mask(cls, image: int, mask: NDArray[np.bool_], box: Box, score: float) -> Detection:
         """Encode a mask (height, width)."""
         from faster_coco_eval.core import mask as codec
 
@@ -67,10 +62,8 @@ class CocoReport(Report):
     objects: int
     detections: int
     box: Precision
-    mask: Precision | None
-    """None if no image has annotated masks."""
-    without_masks: int
-    """Number of images left out of the masks' AP because an object in them has only a box."""
+    mask: Precision | None  # None if no image has annotated masks
+    without_masks: int  # number of images left out of the masks' AP because an object in them has only a box
 
     def save(self, folder: str | Path, detections: Iterable[Detection] = ()) -> Path:
         """Write metrics.json, and detections.json in the format of COCO's tools; return the folder."""
@@ -91,28 +84,23 @@ def coco_precision(data: CocoData, detections: Sequence[Detection]) -> CocoRepor
     if unknown is not None:
         raise CrateError(f"a detection is of image {unknown}, which {data.name} does not contain; use the same images")
     with_masks = known - {annotated.image for annotated in data.objects if annotated.outline is None}
-    masked = [annotated for annotated in data.objects if annotated.image in with_masks]
-    mask = None
-    if any(not annotated.crowd for annotated in masked):
-        mask = _precision(data, masked, [one for one in detections if one.image in with_masks], with_masks, "segm")
+    has_masks = any(not annotated.crowd and annotated.image in with_masks for annotated in data.objects)
     return CocoReport(
         data=data.name,
         images=len(data.images),
         objects=len(data.objects),
         detections=len(detections),
-        box=_precision(data, data.objects, detections, known, "bbox"),
-        mask=mask,
+        box=_precision(data, detections, known, "bbox"),
+        mask=_precision(data, detections, with_masks, "segm") if has_masks else None,
         without_masks=len(known - with_masks),
     )
 
 
 def _precision(
-    data: CocoData,
-    objects: Iterable[CocoObject],
-    detections: Sequence[Detection],
-    image_ids: set[int],
-    kind: Literal["bbox", "segm"],
+    data: CocoData, detections: Sequence[Detection], image_ids: set[int], kind: Literal["bbox", "segm"]
 ) -> Precision:
+    """Measure the detections of some images by their boxes or by their masks."""
+    detections = [one for one in detections if one.image in image_ids]
     if not detections:  # `loadRes` needs at least one
         return Precision(0.0, 0.0, 0.0)
     from faster_coco_eval import COCO, COCOeval_faster
@@ -124,18 +112,15 @@ def _precision(
             "area": annotated.area, "iscrowd": int(annotated.crowd),
             **({"segmentation": annotated.outline} if kind == "segm" else {}),
         }
-        for number, annotated in enumerate(objects, 1)
+        for number, annotated in enumerate((one for one in data.objects if one.image in image_ids), 1)
     ]  # fmt: skip
     unused = "segmentation" if kind == "bbox" else "bbox"
     results = [{key: value for key, value in one.to_coco().items() if key != unused} for one in detections]
     truth = COCO({"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "object"}]})
-    evaluator = COCOeval_faster(truth, truth.loadRes(results), kind, print_function=_discard)
+    evaluator = COCOeval_faster(truth, truth.loadRes(results), kind, print_function=lambda *_: None)
     evaluator.run()
     values = evaluator.stats_as_dict
     return Precision(*(float(values[key]) for key in ("AP_all", "AP_50", "AP_75")))
-
-
-def _discard(*_: Any) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -143,16 +128,11 @@ class VocReport(Report):
     """Mean intersection over union (IoU) of attention masks with the classes of a split."""
 
     data: str
-    images: int
-    """Number of images that contain a class."""
-    miou: float
-    """Mean over images of the mean IoU of their classes."""
-    per_class: dict[int, float]
-    """Mean IoU of each class over the images that contain it."""
-    mass: float
-    """Share of the attention that a mask keeps."""
-    heads: HeadRule
-    """How the IoUs of several heads are combined."""
+    images: int  # number of images that contain a class
+    miou: float  # mean over images of the mean IoU of their classes
+    per_class: dict[int, float]  # mean IoU of each class over the images that contain it
+    mass: float  # share of the attention that a mask keeps
+    heads: HeadRule  # how the IoUs of several heads are combined
 
 
 def class_overlaps(masks: NDArray[np.bool_], labels: NDArray[np.uint8], heads: HeadRule = "best") -> dict[int, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from .._report import Report
@@ -22,20 +22,18 @@ from .features import Features, check_features
 from .inputs import move_to_device
 
 METHODS = ("logistic", "knn")
-KS = (10, 20, 100, 200)
-"""Numbers of neighbors to choose from (paper 4.1.3, after Caron et al., 2021)."""
+KS = (10, 20, 100, 200)  # numbers of neighbors to choose from (paper 4.1.3, after Caron et al., 2021)
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
 """The paper's grid for C. The paper does not say whether C or 1/C is meant; the grid is the same either way."""
 QUERY_BLOCK, NEIGHBOR_BLOCK = 1024, 16384  # size of one block of the similarity matrix: 64 MiB
-_PARALLEL_SIZE = 5 * 10**8  # multiplications in one matrix product; for smaller ones, extra threads cost time
+_PARALLEL_SIZE = 5 * 10**8  # products in a fit below which it uses one thread; waiting for a second is slower
 
 
 @dataclass(frozen=True)
 class ProbeReport(Report):
     """Result of a probe; accuracies lie in [0, 1]."""
 
-    method: str
-    """`logistic` or `knn`."""
+    method: str  # `logistic` or `knn`
     metrics: dict[str, float | None]
     """`top1` and `top5` of the test images, `train_top1` of the training images; None where undefined.
 
@@ -44,18 +42,12 @@ class ProbeReport(Report):
     """
     chosen: dict[str, float]
     """The hyperparameter chosen on the training images: number of neighbors `k`, or inverse ℓ2 strength `C`."""
-    table: list[dict[str, Any]]
-    """Accuracies for every value of the hyperparameter."""
-    images: dict[str, int]
-    """Number of images in the splits `train` and `test`."""
-    width: int
-    """Number of features per image."""
-    seconds: float
-    """Time of the probe, without the extraction of features."""
-    notes: tuple[str, ...] = ()
-    """Warnings, such as a fit that did not converge."""
-    about: dict[str, str] = field(default_factory=dict)
-    """Origin of the features: run, data and the like."""
+    table: list[dict[str, Any]]  # accuracies for every value of the hyperparameter
+    images: dict[str, int]  # number of images in the splits `train` and `test`
+    width: int  # number of features per image
+    seconds: float  # time of the probe, without the extraction of features
+    notes: tuple[str, ...] = ()  # warnings, such as a fit that did not converge
+    about: dict[str, str] = field(default_factory=dict)  # origin of the features: run, data and the like
 
 
 def probe_features(
@@ -101,8 +93,24 @@ def knn_probe(
     grid = _valid_ks(ks, len(train))
     target = move_to_device(nn.Identity(), device)
 
-    def accuracy(queries: Features, leave_one_out: bool) -> tuple[list[float], list[float]]:
-        return _vote(queries, train, leave_one_out, grid, temperature, target, progress)
+    def accuracy(queries: Features, leave_one_out: bool) -> list[list[float]]:
+        """Return top-1 and top-5 accuracy for each k; with `leave_one_out` the queries are the training images."""
+        correct = np.zeros((2, len(grid)), np.int64)
+        for first in range(0, len(queries), QUERY_BLOCK):
+            labels = queries.labels[first : first + QUERY_BLOCK]
+            block = _normalized(queries.values[first : first + QUERY_BLOCK], target)
+            similarity, neighbors = nearest_neighbors(block, train.values, grid[-1], first if leave_one_out else None)
+            # Subtracting the largest similarity scales all votes alike; it changes no ranking and prevents overflow.
+            weights = ((similarity - similarity[:, :1]).double() / temperature).exp()
+            neighbor_labels = torch.from_numpy(train.labels[neighbors.numpy()])
+            votes = torch.zeros(len(labels), len(train.classes), dtype=torch.float64)
+            for column, (previous, k) in enumerate(pairwise((0, *grid))):
+                votes.scatter_add_(1, neighbor_labels[:, previous:k], weights[:, previous:k])
+                ranks, own = _label_ranks(votes.numpy(), labels), votes.numpy()[np.arange(len(labels)), labels]
+                correct[:, column] += (ranks < 1).sum(), ((ranks < 5) & (own > 0)).sum()
+            if progress is not None:
+                progress(len(labels))
+        return (correct / len(queries)).tolist()
 
     train_top1: Sequence[float | None] = [None] if len(grid) == 1 else accuracy(train, leave_one_out=True)[0]
     top1, top5 = accuracy(test, leave_one_out=False)
@@ -145,10 +153,17 @@ def logistic_probe(
             "a logistic probe needs positive strengths, at least two folds, at least one iteration "
             "and a positive tolerance"
         )
-    possible = _possible_folds(train, folds)
+    labels, counts = np.unique(train.labels, return_counts=True)
+    if counts.min() < 2:
+        name = train.classes[int(labels[counts.argmin()])]
+        raise CrateError(
+            f"class {name!r} has a single training image, but cross-validation needs at least two; use more images"
+        )
+    possible = min(folds, int(counts.min()))  # so that every fold contains every class
     correct, converged = np.zeros(len(grid), np.int64), np.ones(len(grid), bool)
     settings = {"tol": tolerance, "max_iter": iterations}
-    with _thread_limit(train):
+    small = train.values.size * len(train.classes) < _PARALLEL_SIZE
+    with threadpool_limits(1 if small else None):
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import StratifiedKFold
 
@@ -167,11 +182,8 @@ def logistic_probe(
         final_converged = _fit(model, x, train.labels)
         if progress is not None:
             progress(1)
-        metrics = {
-            "top1": float((model.predict(x_test) == test.labels).mean()),
-            "top5": _top5(model, x_test, test),
-            "train_top1": float((model.predict(x) == train.labels).mean()),
-        }
+        top1, train_top1 = float(model.score(x_test, test.labels)), float(model.score(x, train.labels))
+        metrics = {"top1": top1, "top5": _top5(model, x_test, test), "train_top1": train_top1}
     table: list[dict[str, Any]] = [
         {"C": strength, "validation_top1": int(hits) / len(train), "converged": bool(ok)}
         for strength, hits, ok in zip(grid, correct, converged, strict=True)
@@ -207,35 +219,6 @@ def _valid_ks(ks: Sequence[int] | None, samples: int) -> list[int]:
     if not valid or (ks is not None and len(valid) < len(grid)):
         raise CrateError(f"{samples} training images are too few for k={grid[len(valid)]}; use a k below {samples}")
     return valid
-
-
-def _vote(
-    queries: Features,
-    train: Features,
-    leave_one_out: bool,
-    ks: list[int],
-    temperature: float,
-    device: torch.device,
-    progress: Callable[[int], None] | None,
-) -> tuple[list[float], list[float]]:
-    """Return top-1 and top-5 accuracy for each k; with `leave_one_out` the queries are the training images."""
-    correct = np.zeros((2, len(ks)), np.int64)
-    for start in range(0, len(queries), QUERY_BLOCK):
-        labels = queries.labels[start : start + QUERY_BLOCK]
-        block = _normalized(queries.values[start : start + QUERY_BLOCK], device)
-        similarity, neighbors = nearest_neighbors(block, train.values, ks[-1], start if leave_one_out else None)
-        # Subtracting the largest similarity scales all votes alike; it changes no ranking and prevents overflow.
-        weights = ((similarity - similarity[:, :1]).double() / temperature).exp()
-        neighbor_labels = torch.from_numpy(train.labels[neighbors.numpy()])
-        votes = torch.zeros(len(labels), len(train.classes), dtype=torch.float64)
-        for column, (previous, k) in enumerate(pairwise((0, *ks))):
-            votes.scatter_add_(1, neighbor_labels[:, previous:k], weights[:, previous:k])
-            ranks, has_votes = _label_ranks(votes.numpy(), labels), votes.numpy()[np.arange(len(labels)), labels] > 0
-            correct[:, column] += (ranks < 1).sum(), ((ranks < 5) & has_votes).sum()
-        if progress is not None:
-            progress(len(labels))
-    top1, top5 = (correct / len(queries)).tolist()
-    return top1, top5
 
 
 def nearest_neighbors(
@@ -285,17 +268,6 @@ def _normalized(values: Any, device: torch.device) -> Tensor:
 # logistic regression
 
 
-def _possible_folds(train: Features, folds: int) -> int:
-    """Return at most as many folds as the rarest class has images, so that every fold contains every class."""
-    labels, counts = np.unique(train.labels, return_counts=True)
-    if counts.min() < 2:
-        name = train.classes[int(labels[counts.argmin()])]
-        raise CrateError(
-            f"class {name!r} has a single training image, but cross-validation needs at least two; use more images"
-        )
-    return min(folds, int(counts.min()))
-
-
 def _standardized(
     fitted: NDArray[np.float32], others: NDArray[np.float32]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -313,10 +285,10 @@ def _fit(model: Any, x: NDArray[np.float64], labels: NDArray[np.int64]) -> bool:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(x, labels)
-    for warning in caught:
-        if not issubclass(warning.category, ConvergenceWarning):
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
+    others = [warning for warning in caught if not issubclass(warning.category, ConvergenceWarning)]
+    for warning in others:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return len(others) == len(caught)
 
 
 def _top5(model: Any, x: NDArray[np.float64], test: Features) -> float | None:
@@ -326,10 +298,3 @@ def _top5(model: Any, x: NDArray[np.float64], test: Features) -> float | None:
         return 1.0
     ranks = _label_ranks(model.decision_function(x), np.searchsorted(model.classes_, test.labels))
     return float((ranks < 5).mean())
-
-
-def _thread_limit(train: Features) -> AbstractContextManager[Any]:
-    """Limit small fits to one thread: on a busy machine, waiting for a second thread makes them ten times slower."""
-    from threadpoolctl import threadpool_limits
-
-    return nullcontext() if train.values.size * len(train.classes) >= _PARALLEL_SIZE else threadpool_limits(1)

@@ -12,11 +12,9 @@ from .measure.logit_lens import Candidates, candidates, lens
 from .measure.rates import layerwise
 from .measure.sparse_units import Units, units
 from .measure.subspaces import principal_cosines, subspace_coherence
-from .measure.tokens import pca_colors, token_heat
-from .measure.tracing import ForwardTrace, default_layer, layer_index, layer_indices, trace
+from .measure.tracing import ForwardTrace, default_layer, layer_index, layer_indices, pca_colors, token_heat, trace
 from .measure.training_history import across_training, describe_training, read_metrics
-from .report.document import InspectionReport
-from .report.inspecting import Subject, inspect_models
+from .report.inspecting import InspectionReport, Subject, inspect_models
 from .report.layers import save_history_figure
 from .report.panel import Panel
 from .segment.attention_masks import ImageAttention, attend_images

@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...errors import CrateError
 from ...models.base import CrateModel, CratePreTrainedModel, eval_mode
@@ -21,6 +21,7 @@ from .tracing import UnavailableError, default_layer, encoder_layers, layer_inde
 TOP_SHARE = 0.1  # share of patches, those with the most attention, over which the focus of a head is measured
 BEST_IMAGES = 4  # number of images that are shown for a head
 BATCH_SIZE = 32  # number of images in a forward pass of `head_catalogue`
+_NO_PAIRS = "attention 'tssa' compares no two tokens, so there are no maps; use a model with 'mssa'"
 
 
 @contextmanager
@@ -39,7 +40,10 @@ def attention_inputs(
         z, inputs = cast(CrateModel, model.base_model).embedding(pixel_values), {}
         for number, module in enumerate(modules[: max(chosen) + 1]):
             if number in chosen:
-                inputs[number] = (_with_keys(module.attention), module.attention_input(z))
+                attention = module.attention
+                if not isinstance(attention, (SubspaceAttention, MHSA)):
+                    raise CrateError(f"attention {type(attention).__name__} has neither subspaces nor keys")
+                inputs[number] = (attention, module.attention_input(z))
             if number < max(chosen):
                 z = module(z)[0]
         yield [inputs[number] for number in chosen]
@@ -52,7 +56,11 @@ def projections(model: CratePreTrainedModel, pixel_values: Tensor, layer: int = 
     forward pass ends at `layer`, which counts from 0, or from the end if negative. No hook is set.
     """
     with attention_inputs(model, pixel_values, [layer]) as ((attention, tokens),):
-        return _keys(attention, tokens)[:, int(model.config.class_token) :]
+        if isinstance(attention, SubspaceAttention):
+            keys = attention.join(attention.codes(tokens))
+        else:
+            keys = cast(Tensor, attention.project(tokens)).chunk(3, dim=-1)[1]
+        return keys[:, int(model.config.class_token) :]
 
 
 def attention_maps(model: CratePreTrainedModel, pixel_values: Tensor, layer: int = -2) -> Tensor:
@@ -121,8 +129,8 @@ def head_catalogue(
     its map over the tenth of the patches where it is largest. An object that is attended to as a whole counts as much
     as a single patch, whereas entropy and maximum would prefer the patch. The table has a row per head, counted from
     1, with means over images: `focus`; `entropy` relative to uniform attention; `overlap`, the cosine
-    ⟨A_k, A_l⟩/(‖A_k‖‖A_l‖) with the other heads l; and `best`, the chosen images, counted from 0. `layer` defaults
-    to -2 for CRATE and -1 for a ViT.
+    ⟨A_k, A_l⟩/(‖A_k‖‖A_l‖) with the other heads l, NaN for one head; and `best`, the chosen images, counted from 0.
+    `layer` defaults to -2 for CRATE and -1 for a ViT.
     """
     if not len(pixel_values):
         raise CrateError("the catalogue of heads needs images; give at least one")
@@ -132,12 +140,15 @@ def head_catalogue(
     K, patches = flat.shape[1:]
     focus = flat.topk(math.ceil(TOP_SHARE * patches), dim=-1).values.sum(-1)
     best = focus.mT.argsort(dim=-1, descending=True, stable=True)[:, :shown]
+    unit = torch.nn.functional.normalize(flat, dim=-1)
+    cosines = unit @ unit.mT  # (images, K, K)
+    others = cosines.sum(-1) - cosines.diagonal(dim1=-2, dim2=-1)
     table = pd.DataFrame(
         {
             "head": range(1, K + 1),
             "focus": focus.mean(0),
             "entropy": attention_entropy(maps).mean(0),
-            "overlap": _overlap(flat),
+            "overlap": others.mean(0) / (K - 1) if K > 1 else [math.nan],
             "best": [" ".join(str(int(image)) for image in row) for row in best],
         }
     )
@@ -176,28 +187,3 @@ def token_attention_table(weights: Tensor, causal: bool) -> pd.DataFrame:
     }
     means = {name: values[:, int(causal) :].mean(-1).numpy() for name, values in measures.items()}
     return pd.DataFrame({"head": np.arange(1, len(weights) + 1), **means})
-
-
-_NO_PAIRS = "attention 'tssa' compares no two tokens, so there are no maps; use a model with 'mssa'"
-
-
-def _with_keys(attention: nn.Module) -> SubspaceAttention | MHSA:
-    if not isinstance(attention, (SubspaceAttention, MHSA)):
-        raise CrateError(f"attention {type(attention).__name__} has neither subspaces nor keys")
-    return attention
-
-
-def _keys(attention: SubspaceAttention | MHSA, tokens: Tensor) -> Tensor:
-    """Return the features by which an attention compares tokens, (batch, n, K·p)."""
-    if isinstance(attention, SubspaceAttention):
-        return attention.join(attention.codes(tokens))
-    return cast(Tensor, attention.project(tokens)).chunk(3, dim=-1)[1]
-
-
-def _overlap(flat: Tensor) -> Tensor:
-    """Return the mean cosine of each head's maps (images, K, N) with those of the others, (K,); NaN for one head."""
-    unit = torch.nn.functional.normalize(flat, dim=-1)
-    cosines = unit @ unit.mT  # (images, K, K)
-    K = cosines.shape[-1]
-    others = cosines.sum(-1) - cosines.diagonal(dim1=-2, dim2=-1)
-    return others.mean(0) / (K - 1) if K > 1 else torch.full((1,), torch.nan)

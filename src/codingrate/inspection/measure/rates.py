@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -80,17 +80,14 @@ def layer_measures(passed: ForwardTrace, layer: int, eps: float, measure: str = 
     own, mask = passed.bases[layer], passed.mask
     bases = _value_bases(module) if own is None else own
     if mask is None or bool(mask.all()):
-        return _measures(*tokens, bases, eps, measure)
-    samples = []  # texts of different lengths, one by one
-    for index, real in enumerate(mask):
-        inputs, start, after, sparse = (z[None, index, real] for z in tokens)
-        samples.append(_measures(inputs, start, after, sparse, bases, eps, measure))
+        return _measures(tokens, bases, eps, measure)
+    texts = ([z[None, index, real] for z in tokens] for index, real in enumerate(mask))  # lengths differ: one by one
+    samples = [_measures(text, bases, eps, measure) for text in texts]
     return {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
 
 
-def _measures(
-    inputs: Tensor, start: Tensor, after: Tensor, sparse: Tensor, bases: Tensor, eps: float, measure: str
-) -> dict[str, Tensor]:
+def _measures(tokens: Sequence[Tensor], bases: Tensor, eps: float, measure: str) -> dict[str, Tensor]:
+    inputs, start, after, sparse = tokens
     if measure == "released":
         codes = torch.nn.functional.normalize(objective.project(inputs, bases), dim=-1)
         compression = objective.projected_coding_rate(codes, eps).sum(-1)

@@ -102,18 +102,12 @@ def units(
             count += int(batch.real.sum())
     if count == 0:
         raise CrateError("all tokens of the batches are padding; attention_mask must be 1 for real tokens")
-    keys = torch.stack([collector.keys for collector in collectors]).mT
-    return Units(
-        layers=tuple(chosen),
-        before=before,
-        tokens=count,
-        fired=torch.stack([collector.fired for collector in collectors]),
-        total=torch.stack([collector.total for collector in collectors]),
-        squares=torch.stack([collector.squares for collector in collectors]),
-        places=torch.where(keys >= 0, _LAST - (keys & _LAST), -1),
-        window_ids=torch.stack([collector.ids for collector in collectors]).transpose(1, 2),
-        window_activations=torch.stack([collector.activations for collector in collectors]).transpose(1, 2),
-    )
+    names = ("fired", "total", "squares", "keys", "ids", "activations")
+    stacked = [torch.stack([getattr(collector, name) for collector in collectors]) for name in names]
+    fired, total, squares, keys, ids, activations = stacked
+    places = torch.where(keys >= 0, _LAST - (keys & _LAST), -1).mT
+    windows = ids.transpose(1, 2), activations.transpose(1, 2)
+    return Units(tuple(chosen), before, count, fired, total, squares, places, *windows)
 
 
 class _Collector:
@@ -171,26 +165,19 @@ def selective_units(stats: Units, per_layer: int = 2, minimum: float = 0.01) -> 
     """
     enough = stats.fired >= max(stats.places.shape[-1], minimum * stats.tokens)
     order = stats.selectivity.masked_fill(~enough, -1).sort(dim=-1, descending=True, stable=True)
-    values, indices = (part[:, :per_layer].tolist() for part in (order.values, order.indices))
-    return [
-        (layer, unit)
-        for layer in range(len(stats.layers))
-        for value, unit in zip(values[layer], indices[layer], strict=True)
-        if value >= 0
-    ]
+    layers, ranks = (order.values[:, :per_layer] >= 0).nonzero(as_tuple=True)
+    return list(zip(layers.tolist(), order.indices[layers, ranks].tolist(), strict=True))
 
 
 def unit_table(stats: Units) -> pd.DataFrame:
     """Return a row per layer and unit: how often it is active, how strongly, and how selective it is."""
     layers, width = stats.fired.shape
-    peak = stats.window_activations[..., 0, stats.before]
-    return pd.DataFrame(
-        {
-            "layer": torch.tensor(stats.layers).add(1).repeat_interleave(width).numpy(),
-            "unit": torch.arange(width).repeat(layers).numpy(),
-            "share": stats.share.flatten().numpy(),
-            "mean": stats.mean.flatten().numpy(),
-            "largest": peak.flatten().numpy(),
-            "selectivity": stats.selectivity.flatten().numpy(),
-        }
-    )
+    columns = {
+        "layer": torch.tensor(stats.layers).add(1).repeat_interleave(width),
+        "unit": torch.arange(width).repeat(layers),
+        "share": stats.share,
+        "mean": stats.mean,
+        "largest": stats.window_activations[..., 0, stats.before],
+        "selectivity": stats.selectivity,
+    }
+    return pd.DataFrame({name: values.flatten().numpy() for name, values in columns.items()})

@@ -82,7 +82,9 @@ def subspace_coherence(model: CratePreTrainedModel) -> pd.DataFrame:
         if bases is not None:
             rows[-1] |= _bases_row(bases)
         if dictionary is not None:
-            rows[-1] |= _dictionary_row(dictionary)
+            gap = float(orthogonality_gap(dictionary)) / math.sqrt(dictionary.shape[1])
+            cosines = _within_blocks(gram(dictionary[None]).abs(), 1)
+            rows[-1] |= {**_mean_and_max("dictionary", cosines), "dictionary_gap": gap}
     return pd.DataFrame(rows, columns=["layer", *_COLUMNS])
 
 
@@ -94,11 +96,6 @@ def _bases_row(bases: Tensor) -> dict[str, float]:
     row["angle_min"] = math.degrees(math.acos(cosines.max())) if cosines.numel() else math.nan
     row["random_cosine_max"], row["random_cosine_mean"] = _random_cosines(*bases.shape)
     return row
-
-
-def _dictionary_row(dictionary: Tensor) -> dict[str, float]:
-    gap = float(orthogonality_gap(dictionary)) / math.sqrt(dictionary.shape[1])
-    return {**_mean_and_max("dictionary", _within_blocks(gram(dictionary[None]).abs(), 1)), "dictionary_gap": gap}
 
 
 @cache  # every layer of a model has the same sizes

@@ -17,11 +17,10 @@ from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
 from ...operators.attention_mass import MASS, mass_masks
 from ..measure.attention import BEST_IMAGES, HeadCatalogue, head_catalogue
-from ..measure.tokens import TAIL, encoder_tokens, pca_colors, sample_tokens, token_heat
-from ..measure.tracing import ForwardTrace
+from ..measure.tracing import TAIL, ForwardTrace, encoder_tokens, pca_colors, sample_tokens, token_heat
 from ..measure.training_history import describe_trend
 from ..segment.attention_masks import attend_images, heat_overlay, tile
-from .panel import COLUMNS, WIDTH, Panel, draw_grid
+from .panel import COLUMNS, WIDTH, Panel, draw_grid, subplots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -232,11 +231,8 @@ def _draw_heads(figure: Figure, catalogue: HeadCatalogue, images: Sequence[Image
     """Draw a strip for each head with the image and the map of each of its images."""
     strips = [_strip(catalogue, head, images) for head in range(len(catalogue.best))]
     height, width = strips[0].shape[:2]
-    figure.set_size_inches(WIDTH * min(1, catalogue.best.shape[1] / BEST_IMAGES), 1)
-    inches = figure.get_figwidth() * height / width + 0.28
-    figure.set_figheight(inches * len(strips))
-    figure.set_layout_engine("constrained")
-    all_axes = figure.subplots(len(strips), 1, squeeze=False)[:, 0]
+    inches = WIDTH * min(1, catalogue.best.shape[1] / BEST_IMAGES)
+    all_axes = subplots(figure, inches, (inches * height / width + 0.28) * len(strips), len(strips))
     for axes, strip, row in zip(all_axes, strips, catalogue.table.to_dict("records"), strict=True):
         axes.imshow(strip, interpolation="none")  # so that an SVG file contains its pixels without scaling
         axes.set_axis_off()

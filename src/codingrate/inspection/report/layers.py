@@ -33,7 +33,7 @@ def layer_panels(tables: Tables) -> list[Panel]:
         f"$R^c(\\cdot\\,|\\,U^\\ell)$ of {model}": [Curve(table, column, label) for column, label in step.items()]
         for model, table in tables.items()
     }
-    below = [f"below_{tau:g}" for tau in THRESHOLDS]
+    below = {f"below_{tau:g}": f"|z| < {tau:g}" for tau in THRESHOLDS}
     rates = {"rate": "$R(Z^{\\ell+1})$", "reduction": "$\\Delta R$", "effective_rank": "effective rank"}
     return [
         Panel(
@@ -41,7 +41,7 @@ def layer_panels(tables: Tables) -> list[Panel]:
             "Compression: coding rate against each layer's own subspaces, after attention",
             "R^c(Z^{ℓ+½} | U^ℓ) falls from layer to layer in a trained CRATE (4.2), and does not in a ViT (appendix). "
             "For a ViT its value matrices take the place of U.",
-            _trends(tables, {"compression": "R^c"}),
+            _trends(tables, compression="R^c"),
             _curves(tables, {"compression": "$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$"}),
             _columns(tables, "compression"),
         ),
@@ -51,7 +51,7 @@ def layer_panels(tables: Tables) -> list[Panel]:
             "Attention is a gradient step on R^c(· | U^ℓ), so the rate is lower after it than before (2.3). The step "
             "also shrinks the tokens, which the layer leaves to its norm. The rate is therefore also measured with the "
             "tokens scaled to their norm before attention.",
-            _sentences(tables, _describe_step),
+            _sentences({model: _describe_step(table) for model, table in tables.items()}),
             lambda figure: draw_plots(figure, steps, share_y=True),
             _columns(tables, *step),
         ),
@@ -60,7 +60,7 @@ def layer_panels(tables: Tables) -> list[Panel]:
             "Sparsity: share of non-zero entries after each layer",
             "The share of non-zero entries falls from layer to layer and rises in the last, which the classifier reads "
             "(4.2). In a ViT no entry is exactly zero (appendix).",
-            _trends(tables, {"nonzero": "the non-zero share"}),
+            _trends(tables, nonzero="the non-zero share"),
             _curves(tables, {"nonzero": "$\\|Z^{\\ell+1}\\|_0\\,/\\,(dn)$"}, from_zero=True),
             _columns(tables, "nonzero"),
         ),
@@ -69,8 +69,8 @@ def layer_panels(tables: Tables) -> list[Panel]:
             "Share of small entries",
             "The appendix counts |z| < τ for τ = 1.0, 0.5 and 0.1, because entries of a ViT are never exactly zero. "
             "The shares of CRATE rise with depth.",
-            _trends(tables, {"below_0.1": "the share under 0.1"}),
-            _curves(tables, {name: f"|z| < {name.removeprefix('below_')}" for name in below}, from_zero=True),
+            _trends(tables, **{"below_0.1": "the share under 0.1"}),
+            _curves(tables, below, from_zero=True),
             _columns(tables, *below),
         ),
         Panel(
@@ -78,7 +78,7 @@ def layer_panels(tables: Tables) -> list[Panel]:
             "Coding rate of all tokens, rate reduction and effective rank",
             "The objective is to raise ΔR = R − R^c (2.1). Tokens of deeper layers lie closer to linear subspaces and "
             "have a lower rank (4.2).",
-            _trends(tables, {"reduction": "ΔR", "effective_rank": "the effective rank"}),
+            _trends(tables, reduction="ΔR", effective_rank="the effective rank"),
             _curves(tables, rates),
             _columns(tables, *rates, "blocks"),
         ),
@@ -107,17 +107,17 @@ def training_panel(metrics: Path) -> Panel | None:
 
 def draw_history(figure: Figure, table: pd.DataFrame) -> None:
     """Draw the paper's figure across training (4.2): R^c and the non-zero share, a curve per epoch, light to dark."""
-    epochs = sorted(table["epoch"].unique())
-    plots: dict[str, list[Curve]] = {}
-    for column, title in (
-        ("compression", "$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$ after attention"),
-        ("nonzero", "share of non-zero entries after ISTA"),
-    ):
-        plots[title] = []
-        for index, epoch in enumerate(epochs):
-            color = (*BLUE, 0.25 + 0.75 * index / max(1, len(epochs) - 1))
-            label = "untrained" if epoch == 0 else f"epoch {epoch:g}"
-            plots[title].append(Curve(table[table["epoch"] == epoch], column, label, color))
+    titles = {
+        "compression": "$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$ after attention",
+        "nonzero": "share of non-zero entries after ISTA",
+    }
+    groups = list(table.groupby("epoch"))
+    plots: dict[str, list[Curve]] = {title: [] for title in titles.values()}
+    for index, (epoch, rows) in enumerate(groups):
+        color = (*BLUE, 0.25 + 0.75 * index / max(1, len(groups) - 1))
+        label = "untrained" if epoch == 0 else f"epoch {epoch:g}"
+        for column, title in titles.items():
+            plots[title].append(Curve(rows, column, label, color))
     draw_plots(figure, plots)
 
 
@@ -134,47 +134,67 @@ def save_history_figure(table: pd.DataFrame, path: Path) -> None:
 def subspace_panels(model: CratePreTrainedModel) -> list[Panel]:
     """Build the panels on the subspaces and the dictionaries that the model's layers have."""
     table = subspace_coherence(model)
-    return [*_basis_panels(model, table), *_dictionary_panels(table)]
-
-
-def _basis_panels(model: CratePreTrainedModel, table: pd.DataFrame) -> list[Panel]:
     bases = [each for each in map(bases_of, encoder_layers(model)) if each is not None]
-    if not bases:
-        return []
-    panels = [
-        Panel(
-            "subspaces",
-            "Cosines between the columns of each layer's subspaces",
-            "In |[U_1 … U_K]ᵀ[U_1 … U_K]| with columns of length one, the blocks off the diagonal are nearly dark, and "
-            "darker in later layers: the learned subspaces are approximately incoherent (4.2).",
-            f"{_describe_sizes(bases[0])}. {_describe_coherence(table)}The figure shows "
-            f"{min(DIRECTIONS, bases[0].shape[-1])} random columns of each head.",
-            lambda figure: _draw_grams(figure, bases),
+    panels = _basis_panels(bases, table) if bases else []
+    if table["dictionary_gap"].isna().all():
+        return panels
+    largest = table.iloc[int(table["dictionary_max"].argmax())]
+    dictionaries = _coherence_panel(
+        "dictionaries",
+        "Coherence of the dictionaries over depth",
+        "The derivation of ISTA assumes D with DᵀD ≈ I, that is orthogonal atoms of length one (2.4). Training does "
+        "not enforce it.",
+        f"{describe_trend('The mean |cosine| between atoms', table['dictionary_mean'].tolist())}, where random "
+        f"directions have {table['random'].iloc[0]:.3g}. The mutual coherence is at most "
+        f"{largest['dictionary_max']:.3g}, in layer {largest['layer']:.0f}. "
+        f"{describe_trend('‖DᵀD − I‖_F/√m', table['dictionary_gap'].tolist())}.",
+        table[["layer", "dictionary_mean", "dictionary_max", "dictionary_gap", "random"]],
+        ("mean |cosine| of two atoms", "dictionary_mean", "random"),
+        ("mutual coherence", "dictionary_max"),
+        ("$\\|D^T D - I\\|_F/\\sqrt{m}$", "dictionary_gap"),
+    )
+    return [*panels, dictionaries]
+
+
+def _basis_panels(bases: Sequence[torch.Tensor], table: pd.DataFrame) -> list[Panel]:
+    K, d, p = bases[0].shape
+    coherence = ""
+    if not table["across_mean"].isna().all():
+        largest = table.iloc[int(table["across_max"].argmax())]
+        coherence = (
+            f"Over all layers, two columns of different heads have a |cosine| of {table['across_mean'].mean():.3g} on "
+            f"average and of {largest['across_max']:.3g} at most, in layer {largest['layer']:.0f}. "
         )
-    ]
-    if len(bases[0]) == 1:
-        return panels  # coherence needs a second head
-    panels.append(
-        Panel(
+    columns = Panel(
+        "subspaces",
+        "Cosines between the columns of each layer's subspaces",
+        "In |[U_1 … U_K]ᵀ[U_1 … U_K]| with columns of length one, the blocks off the diagonal are nearly dark, and "
+        "darker in later layers: the learned subspaces are approximately incoherent (4.2).",
+        f"{K} {'heads' if K > 1 else 'head'} of {p} columns in {d} dimensions, so K·p = {K * p} "
+        f"{'fits' if K * p <= d else 'does not fit'} into d. {coherence}The figure shows {min(DIRECTIONS, p)} random "
+        "columns of each head.",
+        lambda figure: _draw_grams(figure, bases),
+    )
+    if K == 1:
+        return [columns]  # coherence needs a second head
+    below = int((table["across_mean"] < table["random"]).sum())
+    where = f"in {below} of {len(table)} layers" if below else "in no layer"
+    where = "in every layer" if below == len(table) else where
+    smallest = table.iloc[int(table["angle_min"].argmin())]
+    return [
+        columns,
+        _coherence_panel(
             "coherence",
             "Coherence of the subspaces over depth",
             "Columns of different heads are nearly orthogonal, more so in later layers (4.2). Random directions are "
             "nearly orthogonal too, so only values below theirs were learned.",
             describe_trend("The mean |cosine| between columns of different heads", table["across_mean"].tolist())
-            + f". It is below that of random directions, {table['random'].iloc[0]:.3g}, {_layers_below_random(table)}.",
-            _plots(
-                table,
-                {
-                    "mean |cosine| of two columns": ["across_mean", "within_mean", "random"],
-                    "largest |cosine|": ["across_max", "within_max"],
-                },
-            ),
+            + f". It is below that of random directions, {table['random'].iloc[0]:.3g}, {where}.",
             table[["layer", "across_mean", "across_max", "within_mean", "within_max", "random"]],
-        )
-    )
-    smallest = table.iloc[int(table["angle_min"].argmin())]
-    panels.append(
-        Panel(
+            ("mean |cosine| of two columns", "across_mean", "within_mean", "random"),
+            ("largest |cosine|", "across_max", "within_max"),
+        ),
+        _coherence_panel(
             "principal-angles",
             "Principal angles between the subspaces of two heads",
             "Incoherent subspaces (2.3) are orthogonal in all directions, with every cosine 0, which is possible if "
@@ -182,63 +202,41 @@ def _basis_panels(model: CratePreTrainedModel, table: pd.DataFrame) -> list[Pane
             describe_trend("The largest cosine, averaged over pairs of heads,", table["cosine_max"].tolist())
             + f", where random subspaces of these sizes have {table['random_cosine_max'].iloc[0]:.3g}. The smallest "
             f"angle of all is {smallest['angle_min']:.1f}°, in layer {smallest['layer']:.0f}.",
-            _plots(
-                table,
-                {
-                    "largest cosine, mean over pairs": ["cosine_max", "random_cosine_max"],
-                    "mean cosine": ["cosine_mean", "random_cosine_mean"],
-                    "smallest angle, degrees": ["angle_min"],
-                },
-            ),
             table[["layer", "cosine_max", "cosine_mean", "angle_min", "random_cosine_max", "random_cosine_mean"]],
-        )
-    )
-    return panels
-
-
-def _dictionary_panels(table: pd.DataFrame) -> list[Panel]:
-    if table["dictionary_gap"].isna().all():
-        return []
-    largest = table.iloc[int(table["dictionary_max"].argmax())]
-    return [
-        Panel(
-            "dictionaries",
-            "Coherence of the dictionaries over depth",
-            "The derivation of ISTA assumes D with DᵀD ≈ I, that is orthogonal atoms of length one (2.4). Training "
-            "does not enforce it.",
-            describe_trend("The mean |cosine| between atoms", table["dictionary_mean"].tolist())
-            + f", where random directions have {table['random'].iloc[0]:.3g}. The mutual coherence is at most "
-            f"{largest['dictionary_max']:.3g}, in layer {largest['layer']:.0f}. "
-            + describe_trend("‖DᵀD − I‖_F/√m", table["dictionary_gap"].tolist())
-            + ".",
-            _plots(
-                table,
-                {
-                    "mean |cosine| of two atoms": ["dictionary_mean", "random"],
-                    "mutual coherence": ["dictionary_max"],
-                    "$\\|D^T D - I\\|_F/\\sqrt{m}$": ["dictionary_gap"],
-                },
-            ),
-            table[["layer", "dictionary_mean", "dictionary_max", "dictionary_gap", "random"]],
-        )
+            ("largest cosine, mean over pairs", "cosine_max", "random_cosine_max"),
+            ("mean cosine", "cosine_mean", "random_cosine_mean"),
+            ("smallest angle, degrees", "angle_min"),
+        ),
     ]
 
 
-def _sentences(tables: Tables, describe: Callable[[pd.DataFrame], str]) -> str:
-    """Describe every table by a sentence, with the name of the model if there are several."""
-    if len(tables) == 1:
-        (text,) = (describe(table) for table in tables.values())
+def _coherence_panel(
+    name: str, title: str, expected: str, measured: str, table: pd.DataFrame, *plots: tuple[str, ...]
+) -> Panel:
+    """Build a panel with plots of one table, each given as its title and its columns."""
+    labels = {"across": "different heads", "within": "same head", "dictionary": "atoms", "random": "random"}
+    curves = {
+        heading: [Curve(table, column, labels.get(column.split("_")[0], "learned")) for column in columns]
+        for heading, *columns in plots
+    }
+    return Panel(name, title, expected, measured, lambda figure: draw_plots(figure, curves, from_zero=True), table)
+
+
+def _sentences(texts: Mapping[str, str]) -> str:
+    """Join what is said of each model, with the name of the model if there are several."""
+    if len(texts) == 1:
+        (text,) = texts.values()
         return f"{text[0].upper()}{text[1:]}."
-    return " ".join(f"{model}: {describe(table)}." for model, table in tables.items())
+    return " ".join(f"{model}: {text}." for model, text in texts.items())
 
 
-def _trends(tables: Tables, columns: Mapping[str, str]) -> str:
+def _trends(tables: Tables, **columns: str) -> str:
     """Describe the trend of columns over depth, given their names in prose."""
-
-    def trend(column: str, name: str) -> Callable[[pd.DataFrame], str]:
-        return lambda table: describe_trend(name, table[column].tolist())
-
-    return " ".join(_sentences(tables, trend(column, name)) for column, name in columns.items())
+    trends = (
+        {model: describe_trend(name, table[column].tolist()) for model, table in tables.items()}
+        for column, name in columns.items()
+    )
+    return " ".join(map(_sentences, trends))
 
 
 def _describe_step(table: pd.DataFrame) -> str:
@@ -264,40 +262,7 @@ def _curves(tables: Tables, columns: Mapping[str, str], from_zero: bool = False)
     return lambda figure: draw_plots(figure, plots, from_zero=from_zero)
 
 
-def _plots(table: pd.DataFrame, plots: Mapping[str, Sequence[str]]) -> Callable[[Figure], None]:
-    """Return a function that draws plots of one table, given as columns by title."""
-    labels = {"across": "different heads", "within": "same head", "dictionary": "atoms", "random": "random"}
-    curves = {
-        title: [Curve(table, column, labels.get(column.split("_")[0], "learned")) for column in columns]
-        for title, columns in plots.items()
-    }
-    return lambda figure: draw_plots(figure, curves, from_zero=True)
-
-
 def _draw_grams(figure: Figure, bases: Sequence[torch.Tensor]) -> None:
     pictures = [gram(random_directions(each)).abs().cpu().numpy() for each in bases]
     captions = [f"layer {number}" for number in range(1, len(bases) + 1)]
     draw_grid(figure, pictures, captions, scale="|cosine|", vmin=0, vmax=1, cmap="viridis")
-
-
-def _describe_sizes(bases: torch.Tensor) -> str:
-    K, d, p = bases.shape
-    fits = "fits" if K * p <= d else "does not fit"
-    return f"{K} {'heads' if K > 1 else 'head'} of {p} columns in {d} dimensions, so K·p = {K * p} {fits} into d"
-
-
-def _describe_coherence(table: pd.DataFrame) -> str:
-    if table["across_mean"].isna().all():
-        return ""
-    largest = table.iloc[int(table["across_max"].argmax())]
-    return (
-        f"Over all layers, two columns of different heads have a |cosine| of {table['across_mean'].mean():.3g} on "
-        f"average and of {largest['across_max']:.3g} at most, in layer {largest['layer']:.0f}. "
-    )
-
-
-def _layers_below_random(table: pd.DataFrame) -> str:
-    below = int((table["across_mean"] < table["random"]).sum())
-    if below == len(table):
-        return "in every layer"
-    return f"in {below} of {len(table)} layers" if below else "in no layer"

@@ -32,18 +32,13 @@ _VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "→", "\r": "←"})
 class Panel:
     """A section of a report: a figure with its sentences and its table."""
 
-    name: str
-    """Stem of its files and its anchor on the page, in lower case with hyphens."""
-    title: str
-    """Heading, a few words."""
-    expected: str
-    """Sentence with the paper's prediction and its section; empty if the paper has none."""
-    measured: str
-    """Sentence with the measured numbers."""
+    name: str  # stem of its files and its anchor on the page, in lower case with hyphens
+    title: str  # heading, a few words
+    expected: str  # sentence with the paper's prediction and its section; empty if the paper has none
+    measured: str  # sentence with the measured numbers
     draw: Callable[[Figure], None] | None = None
     """Function that draws on an empty figure and sets its size; text has the color of matplotlib's settings."""
-    table: pd.DataFrame | None = None
-    """The numbers behind the figure."""
+    table: pd.DataFrame | None = None  # the numbers behind the figure
 
 
 class Curve(NamedTuple):
@@ -55,6 +50,13 @@ class Curve(NamedTuple):
     color: tuple[float, ...] | None = None
 
 
+def subplots(figure: Figure, width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> Any:
+    """Give a figure its size in inches and a constrained layout, and return its axes (rows · columns,)."""
+    figure.set_size_inches(width, height)
+    figure.set_layout_engine("constrained")
+    return figure.subplots(rows, columns, squeeze=False, **options).ravel()
+
+
 def draw_plots(
     figure: Figure, plots: Mapping[str, Sequence[Curve]], *, from_zero: bool = False, share_y: bool = False
 ) -> None:
@@ -62,9 +64,8 @@ def draw_plots(
     from matplotlib import rcParams
     from matplotlib.ticker import MaxNLocator
 
-    figure.set_size_inches(min(WIDTH, 1.4 + 2.7 * max(2, len(plots))), 3.2)
-    figure.set_layout_engine("constrained")
-    all_axes = figure.subplots(1, len(plots), squeeze=False, sharey=share_y)[0]
+    width = min(WIDTH, 1.4 + 2.7 * max(2, len(plots)))
+    all_axes = subplots(figure, width, 3.2, columns=len(plots), sharey=share_y)
     for axes, (title, curves) in zip(all_axes, plots.items(), strict=True):
         for index, (table, column, label, color) in enumerate(curves):
             style: Any = {"color": color or PALETTE[index % len(PALETTE)], "marker": "o"}
@@ -119,8 +120,8 @@ def token_label(tokenizer: PreTrainedTokenizerBase, token_id: int) -> str:
     """Return a token in readable form: space ␣, newline ⏎, tab →, and a byte that is not a character as ‹c3›."""
     text = str(tokenizer.decode([token_id]))
     if "\ufffd" in text:
-        token, values = str(tokenizer.convert_ids_to_tokens(token_id)), _byte_values()
-        text = "".join(f"‹{values[sign]:02x}›" if sign in values else sign for sign in token)
+        values = {sign: f"‹{byte:02x}›" for byte, sign in enumerate(byte_characters())}
+        text = "".join(values.get(sign, sign) for sign in str(tokenizer.convert_ids_to_tokens(token_id)))
     return "".join(sign if sign.isprintable() else f"‹{ord(sign):02x}›" for sign in text.translate(_VISIBLE))
 
 
@@ -137,12 +138,6 @@ def ink_rgba(shares: NDArray[np.float64], color: int = 1, strongest: float = 0.7
     ink[..., :3] = np.array(COLORS[color]) / 255
     ink[..., 3] = strongest * np.clip(np.nan_to_num(shares), 0, 1)
     return ink
-
-
-@cache
-def _byte_values() -> dict[str, int]:
-    """Return the byte behind each printable character that byte-level tokenizers write for it."""
-    return {sign: byte for byte, sign in enumerate(byte_characters())}
 
 
 @cache

@@ -19,7 +19,7 @@ from ..measure.logit_lens import Candidates, candidates, lens
 from ..measure.sparse_units import units
 from ..measure.tracing import TextBatch, UnavailableError
 from ..measure.training_history import describe_trend
-from .panel import FONT, WIDTH, Curve, Panel, draw_plots, ink_rgba, printable, token_label
+from .panel import FONT, WIDTH, Curve, Panel, draw_plots, ink_rgba, printable, subplots, token_label
 from .units import firing_panel, unit_panel
 
 if TYPE_CHECKING:
@@ -54,8 +54,12 @@ def text_panels(
         if not isinstance(model, (CrateForCausalLM, CrateForMaskedLM)):
             raise UnavailableError(f"a {type(model).__name__} predicts no tokens")
         inputs = batches if model.config.causal else mask_batches(batches, tokenizer)
-        positions = _text_positions(ids, tokenizer)[-POSITIONS:]
-        guesses = candidates(model, ids, positions, top, mask_id=tokenizer.mask_token_id)
+        around = {
+            tokenizer.cls_token_id,
+            tokenizer.sep_token_id,
+        }  # special tokens around the text
+        positions = [index for index, number in enumerate(ids.tolist()) if number not in around] or [len(ids) - 1]
+        guesses = candidates(model, ids, positions[-POSITIONS:], top, mask_id=tokenizer.mask_token_id)
         return [lens_panel(lens(model, inputs)), candidates_panel(guesses, tokenizer, model.config.causal)]
 
     def activity() -> list[Panel]:
@@ -186,18 +190,10 @@ def _or_reason(name: str, title: str, build: Callable[[], list[Panel]]) -> list[
         return [Panel(name, title, "", f"Not shown: {error}.")]
 
 
-def _text_positions(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the positions without those of special tokens that the tokenizer put around the text."""
-    around = {tokenizer.cls_token_id, tokenizer.sep_token_id}
-    return [index for index, number in enumerate(ids.tolist()) if number not in around] or [len(ids) - 1]
-
-
 def _draw_candidates(figure: Figure, guesses: Candidates, tokenizer: PreTrainedTokenizerBase, causal: bool) -> None:
     """Draw a grid of layers and positions, with the truth below and, for a causal model, the text above."""
     layers, count = guesses.ids.shape[:2]
-    figure.set_size_inches(WIDTH, ROW * (layers + 4) + 0.2)
-    figure.set_layout_engine("constrained")
-    axes = figure.subplots()
+    (axes,) = subplots(figure, WIDTH, ROW * (layers + 4) + 0.2)
     axes.imshow(ink_rgba(guesses.probabilities[..., 0].double().numpy()), aspect="auto")
     limit = max(2, round(120 / count))
     style: Any = {"fontfamily": FONT, "fontsize": 7 if count <= 20 else 6, "parse_math": False}
@@ -228,9 +224,7 @@ def _draw_attention(
 ) -> None:
     columns = min(3, len(heads))
     rows = -(-len(heads) // columns)
-    figure.set_size_inches(9.3 * columns / 3, 3.35 * rows)
-    figure.set_layout_engine("constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    grid = subplots(figure, 9.3 * columns / 3, 3.35 * rows, rows, columns)
     texts = [printable(label, 8) for label in labels]
     turn = 90 if max(map(len, texts)) > 1 else 0  # single letters stay upright
     style: Any = {"fontfamily": FONT, "fontsize": min(7.0, 190 / len(texts)), "parse_math": False}  # a side: ~200 pt

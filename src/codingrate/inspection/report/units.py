@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..measure.sparse_units import Units, selective_units, unit_table
 from ..measure.training_history import describe_trend
-from .panel import BLUE, CHARACTER, FONT, Panel, ink_rgba, printable, token_label
+from .panel import BLUE, CHARACTER, FONT, Panel, ink_rgba, printable, subplots, token_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,22 +105,14 @@ def character_ink(window: Window, before: int, left: int, width: int) -> NDArray
 
 def _windows(stats: Units, tokenizer: PreTrainedTokenizerBase, layer: int, unit: int) -> list[Window]:
     """Return the windows of one unit, the strongest first; a token outside the text is an empty string."""
-    windows = []
-    for place, ids, activations in zip(
-        stats.places[layer, unit].tolist(),
-        stats.window_ids[layer, unit].tolist(),
-        stats.window_activations[layer, unit].tolist(),
-        strict=True,
-    ):
-        if place >= 0:
-            windows.append(([token_label(tokenizer, number) if number >= 0 else "" for number in ids], activations))
-    return windows
+    exists = stats.places[layer, unit] >= 0
+    ids, activations = (part[layer, unit][exists].tolist() for part in (stats.window_ids, stats.window_activations))
+    labels = [[token_label(tokenizer, number) if number >= 0 else "" for number in window] for window in ids]
+    return list(zip(labels, activations, strict=True))
 
 
 def _draw_shares(figure: Figure, stats: Units) -> None:
-    figure.set_size_inches(7, 3.4)
-    figure.set_layout_engine("constrained")
-    axes = figure.subplots()
+    (axes,) = subplots(figure, 7, 3.4)
     shares = np.sort(stats.share.numpy(), axis=-1)[:, ::-1]
     for index, (layer, curve) in enumerate(zip(stats.layers, shares, strict=True), 1):
         color = (*BLUE, 0.25 + 0.75 * index / len(shares))

@@ -93,16 +93,15 @@ def attend_images(
     if head is not None and not 1 <= head <= config.num_attention_heads:
         heads = config.num_attention_heads
         raise CrateError(f"head {head} is out of range; the model has {heads} heads, 1 to {heads}")
-    results = []
+    results: list[list[ImageAttention]] = []
     for image in images:
         square, pixels = square_input(model, image, augment, max(config.image_sides) if size is None else size)
         maps = layer_attention_maps(model, pixels, chosen)[:, 0].double().cpu().numpy()  # (layers, K, rows, columns)
-        results.append(
-            [
-                ImageAttention(image, square, layer, mass, _named(own, head))
-                for layer, own in zip(chosen, maps, strict=True)
-            ]
-        )
+        results.append([])
+        for layer, own in zip(chosen, maps, strict=True):
+            named = {f"head {k}": part for k, part in enumerate(own, 1)} | {"mean": own.mean(axis=0)}
+            named = named if head is None else {f"head {head}": own[head - 1]}
+            results[-1].append(ImageAttention(image, square, layer, mass, named))
     return results
 
 
@@ -133,10 +132,3 @@ def tile(image: Image.Image, longest: int = TILE) -> Image.Image:
     share = longest / max(image.size)
     width, height = (max(round(side * share), 1) for side in image.size)
     return image.resize((width, height), Image.Resampling.LANCZOS)
-
-
-def _named(maps: NDArray[Any], head: int | None) -> dict[str, NDArray[Any]]:
-    """Name the maps (K, rows, columns) of one image: `head 1` … `head K` and `mean`, or one head only."""
-    if head is not None:
-        return {f"head {head}": maps[head - 1]}
-    return {f"head {k}": own for k, own in enumerate(maps, 1)} | {"mean": maps.mean(axis=0)}

@@ -46,13 +46,16 @@ def maskcut(
     overlaps the one before by more than half or covers no more than 1 % of the grid. The graph is then unchanged and
     so would be the next cut, so the search ends.
     """
+    from scipy.ndimage import label
+
     weights = affinity(_checked(features, grid, masks, threshold), threshold)
     cuts: list[Cut] = []
     taken = np.zeros(grid, dtype=bool)
     while len(cuts) < masks and can_cut(weights):
         vector = normalized_cut(weights).reshape(grid)
         vector = vector if _is_foreground(vector) else -vector
-        part = _connected_part(vector)
+        parts, _ = label(vector > vector.mean())  # connected by the sides of patches
+        part = np.asarray(parts == parts.ravel()[vector.argmax()])
         if cuts and (overlap(part, cuts[-1].mask) > SAME or part.mean() <= SMALLEST):
             break
         part &= ~taken
@@ -158,14 +161,6 @@ def _is_foreground(vector: Matrix) -> bool:
     if corners != 2:
         return corners < 2
     return bool(above.ravel()[np.abs(vector).argmax()])
-
-
-def _connected_part(vector: Matrix) -> NDArray[np.bool_]:
-    """Select the patches above the mean that are connected (by their sides) to the largest."""
-    from scipy.ndimage import label
-
-    parts, _ = label(vector > vector.mean())
-    return np.asarray(parts == parts.ravel()[vector.argmax()])
 
 
 def _checked(features: Tensor | NDArray[Any], grid: tuple[int, int], masks: int, threshold: float) -> NDArray[Any]:

@@ -57,15 +57,17 @@ def find_objects(
     grid = (square.height // patch, square.width // patch)
     features = projections(model, pixels, default_layer(model.config) if layer is None else layer)[0]
     cuts = maskcut(features, grid, masks, threshold)
-    large: list[NDArray[np.bool_] | None] = [cut.mask.repeat(patch, axis=0).repeat(patch, axis=1) for cut in cuts]
-    if refine:
-        large = refine_masks(np.asarray(square), [mask for mask in large if mask is not None])
-    resized = [None if mask is None else _resize(mask, image.size) for mask in large]
-    return [
-        Segment(mask, bounding_box(mask), cut.score)
-        for mask, cut in zip(resized, cuts, strict=True)
-        if mask is not None and mask.any()
-    ]
+    large = [cut.mask.repeat(patch, axis=0).repeat(patch, axis=1) for cut in cuts]
+    refined = refine_masks(np.asarray(square), large) if refine else large
+    segments = []
+    for coarse, cut in zip(refined, cuts, strict=True):
+        if coarse is None:
+            continue
+        picture = Image.fromarray(coarse.astype(np.uint8) * 255).resize(image.size, Image.Resampling.BICUBIC)
+        mask = np.asarray(picture) >= 128
+        if mask.any():
+            segments.append(Segment(mask, bounding_box(mask), cut.score))
+    return segments
 
 
 def square_input(
@@ -108,9 +110,3 @@ def default_side(config: CrateConfig) -> int:
 
 def _nearest(side: int, patch: int) -> int:
     return max(round(side / patch), 1) * patch
-
-
-def _resize(mask: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Resize a mask to (width, height): bicubic interpolation, cut at one half."""
-    large = Image.fromarray(mask.astype(np.uint8) * 255).resize(size, Image.Resampling.BICUBIC)
-    return np.asarray(large) >= 128
