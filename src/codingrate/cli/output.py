@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..runs import Run
-    from ..runs.run import Checkpoint
+    from ..runs.folder import Checkpoint
 
 
 def parse_checkpoint(text: str) -> Checkpoint:

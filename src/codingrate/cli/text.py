@@ -117,15 +117,13 @@ def perplexity(
     as_json: Json = False,
 ) -> None:
     """Measure the cross-entropy per token in nats, the perplexity and the bits per byte of a text."""
-    from ..runs.language import ngram_baseline
-
     opened = open_run(run)
     reading: dict[str, Any] = {"split": split, "text_column": text_column, "separate": separate, "limit": limit}
-    windows = {"block": block, "stride": stride, "sampled": sampled, "batch_size": batch_size}
+    windows: dict[str, Any] = {"block": block, "stride": stride, "sampled": sampled, "batch_size": batch_size}
     report = opened.perplexity(data, **reading, **windows, checkpoint=parse_checkpoint(checkpoint))
     rows: dict[str, dict[str, Any]] = {"model": report.to_dict()}
     if baseline:
-        rows[f"{order}-gram"] = ngram_baseline(opened, data, order=order, **reading)
+        rows[f"{order}-gram"] = opened.ngram(data, order=order, **reading)
     about = {"run": run, "checkpoint": checkpoint, "data": data or opened.task.recipe.data.name, "split": split}
     if as_json:
         print_json({**about, **rows["model"], **({"baseline": rows[f"{order}-gram"]} if baseline else {})})

@@ -17,6 +17,9 @@ from .schema import Recipe
 
 SHIPPED = Path(__file__).parent
 
+Overrides = Mapping[str, Any] | Iterable[str | Mapping[str, Any]]
+"""Recipe keys with other values: `key=value` strings, or mappings such as `{"optimizer.lr": 1e-3}`."""
+
 HEADER = ("what", "paper", "command", "time", "metric")
 """Keys of the comment at the top of every shipped recipe, one line each."""
 
@@ -48,11 +51,8 @@ def recipe_header(name: str) -> dict[str, str]:
     return header
 
 
-def load_recipe(name: str, overrides: Iterable[str] | Mapping[str, Any] = (), variant: str | None = None) -> Recipe:
-    """Load a recipe by name or path, apply one of its variants, then the overrides.
-
-    Overrides are `key=value` strings, or a mapping such as `{"optimizer.lr": 1e-3}`.
-    """
+def load_recipe(name: str, overrides: Overrides = (), variant: str | None = None) -> Recipe:
+    """Load a recipe by name or path, apply one of its variants, then the overrides."""
     values = _read(recipe_path(name))
     variants = values.pop("variants", {})
     if not isinstance(variants, dict) or not all(isinstance(changes, list) for changes in variants.values()):
@@ -62,9 +62,10 @@ def load_recipe(name: str, overrides: Iterable[str] | Mapping[str, Any] = (), va
             raise unknown_name(f"variant of {name}", variant, variants or {"none": ()})
         for change in variants[variant]:
             _set(values, *_split_override(str(change)))
-    pairs = overrides.items() if isinstance(overrides, Mapping) else map(_split_override, overrides)
-    for key, value in pairs:
-        _set(values, key, value)
+    for override in [overrides] if isinstance(overrides, Mapping) else overrides:
+        pairs = override.items() if isinstance(override, Mapping) else [_split_override(override)]
+        for key, value in pairs:
+            _set(values, key, value)
     return build_recipe(values)
 
 

@@ -12,7 +12,8 @@ from ..data import GLUE
 from ..errors import CrateError, unknown_name
 from ..evaluation import glue_average
 from ..recipes import Recipe, load_recipe
-from .run import Checkpoint, Run
+from .folder import Checkpoint
+from .run import Run
 from .training import train
 
 AFTER_MNLI = ("mrpc", "stsb", "rte")

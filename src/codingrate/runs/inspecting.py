@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,65 +26,51 @@ from ..inspection import (
 )
 from ..models.base import CratePreTrainedModel
 from ..operators.attention_mass import MASS
-from ..tasks import Task
-from .run import Checkpoint, Run
+from ..tasks import Reading, Task
+from .folder import Checkpoint, RunFolder
 
 _READS = {"vision": "images", "text": "text"}
 
 
 def inspect_runs(
-    runs: Sequence[Run],
-    task: Task,
-    *,
-    split: str | None,
-    limit: int,
-    checkpoint: Checkpoint,
-    batch_size: int,
-    **options: Any,
+    runs: Sequence[RunFolder], task: Task, checkpoint: Checkpoint, reading: Reading, **options: Any
 ) -> InspectionReport:
     """Measure the models of runs on the samples of a task; see `Run.inspect`. The first model is shown in detail."""
     _check_data(runs[0], task)
     for index, run in enumerate(runs):
         for other in runs[:index]:
             _check_pair(other, run)
-    samples = task.samples(split, limit)
+    samples = task.samples(reading.get("split"), reading["limit"])
     names = [run.name for run in runs]
     names = names if len(set(names)) == len(names) else [run.source for run in runs]
-    unreadable: list[str] = []
+    unreadable = reading.setdefault("unreadable", [])
 
     def notes() -> Iterator[str]:  # consumed after the samples have been read
         yield from (f"{run.source} has random weights, so its report means little." for run in runs if run.untrained)
         yield from samples.notes
-        if names := list(dict.fromkeys(unreadable)):  # every model has read the same images
-            yield f"{len(names)} images could not be read; the first of them is {names[0]}."
+        if missing := list(dict.fromkeys(unreadable)):  # every model has read the same images
+            yield f"{len(missing)} images could not be read; the first of them is {missing[0]}."
 
-    def reader(run: Run, model: CratePreTrainedModel) -> Callable[[], Iterator[Any]]:
-        own = None if run is runs[0] else run.task
-        return lambda: task.batches(model, own, split=split, limit=limit, batch_size=batch_size, unreadable=unreadable)
+    def subject(name: str, run: RunFolder) -> Subject:
+        model, vision = run.loaded(checkpoint), run.task.modality == "vision"
+        in_run, own = run.run_folder is not None and run.run_folder == run.folder, None if run is runs[0] else run.task
+        return Subject(
+            name=name,
+            model=model,
+            batches=lambda: task.batches(model, own, **reading),
+            facts={"source": f"{run.source}, checkpoint {checkpoint}" if in_run else run.source},
+            recipe_text=run.recipe_text,
+            augment=run.task.recipe.augment if vision else None,
+            tokenizer=None if vision else run.task.processor,
+            history=None if run.run_folder is None else run.metrics_file,
+        )
 
-    subjects = [_subject(run, name, checkpoint, reader) for name, run in zip(names, runs, strict=True)]
+    subjects = [subject(name, run) for name, run in zip(names, runs, strict=True)]
     data = {"name": samples.data, "split": samples.split, "samples": samples.total}
     return inspect_models(subjects, data=data, notes=notes(), progress=runs[0].progress, **options)
 
 
-def _subject(
-    run: Run, name: str, checkpoint: Checkpoint, reader: Callable[[Run, CratePreTrainedModel], Any]
-) -> Subject:
-    model, vision = run.model(checkpoint), run.task.modality == "vision"
-    in_run = run.run_folder is not None and run.run_folder == run.folder
-    return Subject(
-        name=name,
-        model=model,
-        batches=reader(run, model),
-        facts={"source": f"{run.source}, checkpoint {checkpoint}" if in_run else run.source},
-        recipe_text=run.recipe_text,
-        augment=run.task.recipe.augment if vision else None,
-        tokenizer=None if vision else run.task.processor,
-        history=None if run.run_folder is None else run.metrics_file,
-    )
-
-
-def _check_data(run: Run, task: Task) -> None:
+def _check_data(run: RunFolder, task: Task) -> None:
     """Refuse images for a text model, and text for a vision model."""
     name, other = task.recipe.data.name, text_names() if task.modality == "vision" else dataset_names()
     if name in other:
@@ -92,7 +78,7 @@ def _check_data(run: Run, task: Task) -> None:
         raise CrateError(f"--data {name}: {run.source} reads {reads}; give {reads} instead")
 
 
-def _check_pair(run: Run, other: Run) -> None:
+def _check_pair(run: RunFolder, other: RunFolder) -> None:
     """Refuse to compare models that do not read the same samples."""
     one, two = run.task, other.task
     if run.source == other.source:
@@ -110,7 +96,7 @@ def _check_pair(run: Run, other: Run) -> None:
         raise CrateError(f"--compare {other.source}: its tokenizer differs from that of {run.source}")
 
 
-def read_pictures(run: Run, images: Sequence[Any]) -> tuple[list[Image.Image], list[str]]:
+def read_pictures(run: RunFolder, images: Sequence[Any]) -> tuple[list[Image.Image], list[str]]:
     """Return image files or PIL images as pictures with the channels of the run's model, and notes on large ones."""
     if run.task.modality != "vision":
         raise CrateError(f"{run.source}: the model reads text; use a vision model")
@@ -148,7 +134,8 @@ class DetectionReport(Report):
 
 
 def detect_objects(
-    run: Run,
+    run: RunFolder,
+    model: CratePreTrainedModel,
     data: str,
     benchmark: str = "coco",
     *,
@@ -158,11 +145,10 @@ def detect_objects(
     size: int | None = None,
     limit: int | None = None,
     refine: bool = True,
-    checkpoint: Checkpoint = "last",
 ) -> DetectionReport:
     """Measure objects found without labels on COCO or VOC; see `Run.detect`."""
     read_pictures(run, [])  # refuses a text model
-    model, augment = run.model(checkpoint), run.task.recipe.augment
+    augment = run.task.recipe.augment
     if model.config.num_channels != 3:
         raise CrateError(f"{run.source}: the model reads {model.config.num_channels} channel; {benchmark} is in color")
     layer = default_layer(model.config) if layer is None else layer

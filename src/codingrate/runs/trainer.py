@@ -18,8 +18,8 @@ from transformers import Trainer
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..tasks import Task
+from .folder import checkpoints
 from .optimizers import WeightAverage, build_optimizer, build_schedule
-from .run import checkpoints
 
 STAGING = ".writing"
 """Folder in which a checkpoint is written before it is moved among the others."""

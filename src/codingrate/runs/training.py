@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +20,7 @@ from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..models.layers import Layer
 from ..recipes import Recipe, load_recipe
+from ..recipes.files import Overrides
 from ..tasks import Task
 from ..tasks.base import first_samples
 from .callbacks import AverageWeights, Layerwise, Metrics, ProgressLine, SavedModels, TaskHooks
@@ -32,7 +32,7 @@ def train(
     recipe: str | Path | Recipe,
     output: str | Path | None = None,
     *,
-    overrides: Iterable[str] | Mapping[str, Any] = (),
+    overrides: Overrides = (),
     variant: str | None = None,
     resume: bool = False,
     quiet: bool = False,

@@ -12,7 +12,7 @@ from ..models import (
 )
 from ..recipes.schema import Recipe
 from .autoencoding import Autoencoding
-from .base import Samples, Step, Task, TaskPaths
+from .base import Reading, Samples, Step, Task, TaskPaths
 from .classification import Classification
 from .distillation import Distillation
 from .generation import Generation, generate, sampling_settings
@@ -52,11 +52,13 @@ __all__ = [
     "TASKS",
     "TASK_OF_MODEL",
     "CausalLM",
+    "Classification",
     "ClassificationReport",
     "Generation",
     "ImageTask",
     "LanguageTask",
     "MaskedReport",
+    "Reading",
     "Reconstruction",
     "ReconstructionReport",
     "Samples",
