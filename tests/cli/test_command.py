@@ -59,7 +59,7 @@ def test_version(capsys):
         (["bench", "--batch", "0"], 2, "--batch"),
         (["bench", "--model", "crate-bsae-patch16-224"], 1, "did you mean 'crate-base-patch16-224'"),
         (["bench", "--model", "vit-tiny-patch16-224"], 1, "--model vit-tiny-patch16-224"),
-        (["bench", "imgae"], 1, "did you mean 'image'"),
+        (["bench", "imgae"], 2, "'imgae' is not one of 'image'"),
     ],
     ids=str,
 )

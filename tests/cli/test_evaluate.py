@@ -84,7 +84,7 @@ def test_evaluate_gives_the_loss_of_an_autoencoder(capsys, mae_run, tmp_path):
         (["RUN", "--baseline"], 1, "use crate probe --baseline"),
         (["DINO"], 1, "crate probe"),
         (["GPT", "--split", "tset"], 1, "did you mean 'test'"),
-        (["BERT", "--data", "BINARY"], 1, "binary.txt is no plain text"),
+        (["BERT", "--data", "BINARY"], 1, "binary.txt is not plain text"),
         (["nowhere"], 1, "unknown run folder, checkpoint file or model 'nowhere'"),
         (["RUN/model"], 1, "there is no saved model for checkpoint 'last'"),
         (["UNTRAINED"], 1, "there is no saved model for checkpoint 'last'"),
@@ -278,7 +278,7 @@ def test_detect_refuses(capsys, by_color, coco, digits_run, gpt):
     for model, options, code, message in (
         (by_color, ["--benchmark", "cocoa", "--data", "."], 2, "'cocoa' is not one of"),
         (by_color, [], 2, "--data"),
-        (by_color, ["--data", "nowhere"], 1, "--data nowhere: no such file or folder"),
+        (by_color, ["--data", "nowhere"], 1, "nowhere: no such file or folder"),
         (by_color, ["--benchmark", "voc", "--data", "nowhere"], 1, "nowhere: has no ImageSets/Segmentation"),
         (digits_run, ["--data", coco], 1, "the model reads 1 channel; coco is in color"),
         (gpt, ["--data", coco], 1, "reads text"),
