@@ -40,12 +40,6 @@ class Picture:
         """Width in points."""
         return float(72 * self.figure.get_figwidth())
 
-    @property
-    def sources(self) -> dict[str, str]:
-        """Data URIs of the two renderings, `light` and `dark`."""
-        texts = {"light": self.light, "dark": self.dark}
-        return {name: f"data:image/svg+xml;base64,{_base64(text)}" for name, text in texts.items()}
-
 
 def render(template: str, **values: Any) -> str:
     """Fill a template of `codingrate/templates`; all values are escaped."""
@@ -68,7 +62,7 @@ def _environment() -> Environment:
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals.update(light=LIGHT, dark=DARK)
-    environment.filters["formulas"] = _formulas
+    environment.filters.update(formulas=_formulas, data_uri=_data_uri)
     return environment
 
 
@@ -104,5 +98,5 @@ def _svg(figure: Figure, name: str) -> str:
     return text.getvalue()
 
 
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
+def _data_uri(svg: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"

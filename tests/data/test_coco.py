@@ -7,7 +7,7 @@ import json
 import pytest
 
 from codingrate import CrateError
-from codingrate.data.coco import load_coco
+from codingrate.data import load_coco
 
 from .conftest import picture
 
@@ -63,7 +63,7 @@ def test_a_split_by_name_and_the_first_images_only(tmp_path):
     data = load_coco(tmp_path, "train2017", limit=2)
     assert [image.id for image in data.images] == [10, 11]
     assert {thing.image for thing in data.objects} == {10, 11}
-    with pytest.raises(CrateError, match="no annotations of split 'test'; take --split out of train2017, val2017"):
+    with pytest.raises(CrateError, match="no annotations of split 'test'; its splits are train2017, val2017"):
         load_coco(tmp_path, "test")
 
 
@@ -83,14 +83,23 @@ IMAGE = {"id": 10, "file_name": "0.png", "width": 13, "height": 11}
         ({"images": []}, "lists no images"),
         ({"images": [{"id": 10, "file_name": "0.png"}]}, "an entry has no 'width'"),
         ({"images": [{**IMAGE, "file_name": "9.png"}]}, r"its first image 9\.png is in none of .*images"),
-        ({"images": [IMAGE, {**IMAGE, "id": 11, "file_name": "9.png"}]}, r"1 of its 2 images are not in .*: 9\.png"),
-        ({"annotations": [{"image_id": 99, "bbox": [0, 0, 1, 1]}]}, "of image 99, which it does not list"),
-        ({"annotations": [{"image_id": 10, "bbox": [0, 0, 1]}]}, r"a box of image 10 is \[0, 0, 1\]"),
-        ({"annotations": [{"image_id": 10, "bbox": [0, 0, 1, -1]}]}, "expected x, y, width, height"),
+        (
+            {"images": [IMAGE, {**IMAGE, "id": 11, "file_name": "9.png"}]},
+            r"1 of its 2 images .* the first is 9\.png",
+        ),
+        ({"annotations": [{"image_id": 99, "bbox": [0, 0, 1, 1]}]}, "for image 99, which is not listed"),
+        (
+            {"annotations": [{"image_id": 10, "bbox": [0, 0, 1]}]},
+            r"a box of image 10 must .* \(got \[0, 0, 1\]\)",
+        ),
+        (
+            {"annotations": [{"image_id": 10, "bbox": [0, 0, 1, -1]}]},
+            r"x, y, width, height \(got \[0, 0, 1, -1\]\)",
+        ),
         ({"annotations": [{"bbox": [0, 0, 1, 1]}]}, "an entry has no 'image_id'"),
-        ({"annotations": [{"image_id": 10, "bbox": [0, 0, "1", None]}]}, "a box of image 10 is"),
-        ({"images": [{**IMAGE, "width": "wide"}]}, "an image has id, width and height 10, 'wide', 11"),
-        ({"annotations": [{"image_id": "x", "bbox": [0, 0, 1, 1]}]}, "of image x, which it does not list"),
+        ({"annotations": [{"image_id": 10, "bbox": [0, 0, "1", None]}]}, "a box of image 10 must be"),
+        ({"images": [{**IMAGE, "width": "wide"}]}, r"must be positive integers \(got 10, 'wide', 11\)"),
+        ({"annotations": [{"image_id": "x", "bbox": [0, 0, 1, 1]}]}, "for image x, which is not listed"),
         ({"annotations": [{"image_id": 10, "bbox": [0, 0, 1, 1], "segmentation": [[1, 2]]}]}, "an outline of image 10"),
         (
             {"annotations": [{"image_id": 10, "bbox": [0, 0, 1, 1], "segmentation": {"size": [13, 11], "counts": ""}}]},

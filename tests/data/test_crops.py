@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from codingrate.data import Augment
-from codingrate.data.crops import crop_for_evaluation, crop_for_training, random_box, sample_generator
+from codingrate.data.transforms import crop_for_evaluation, crop_for_training, random_box, sample_generator
 from codingrate.errors import CrateError
 
 from .conftest import picture
@@ -84,23 +84,28 @@ def test_generators_differ_in_seed_epoch_and_row():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"channels": 2}, "augment.channels must be 1 or 3"),
+        ({"channels": 2}, "augment.channels: input should be 1 or 3 (got 2)"),
         ({"image_size": 0}, "augment.image_size"),
-        ({"crop": "random-resize"}, "unknown augment.crop 'random-resize'; did you mean 'random-resized'?"),
-        ({"interpolation": "cubic"}, "did you mean 'bicubic'?"),
-        ({"evaluation": "centre"}, "did you mean 'center'?"),
-        ({"flip": 1.5}, "augment.flip is a probability"),
-        ({"crop_scale": (0.5, 1.2)}, "augment.crop_scale"),
+        (
+            {"crop": "random-resize"},
+            "augment.crop: input should be 'random-resized', 'center', 'resize' or",
+        ),
+        ({"interpolation": "cubic"}, "augment.interpolation: input should be 'nearest', 'bilinear', 'bicubic' or"),
+        ({"evaluation": "centre"}, "augment.evaluation: input should be 'center' or 'resize' (got 'centre')"),
+        ({"flip": 1.5}, "augment.flip: input should be less than or equal to 1 (got 1.5)"),
+        ({"crop_scale": (0.5, 1.2)}, "augment.crop_scale.1"),
+        ({"crop_scale": (0.5, 0.2)}, "augment.crop_scale: the lower bound must not exceed the upper bound"),
+        ({"crop_sale": (0.5, 1.0)}, "augment.crop_sale: unexpected keyword argument"),
         ({"crop_ratio": (0.0, 1.0)}, "augment.crop_ratio"),
         ({"evaluation_ratio": 0.9}, "augment.evaluation_ratio"),
         ({"affine_scale": 1.0}, "affine_scale"),
         ({"rand_augment": (2, 30)}, "augment.rand_augment"),
-        ({"mean": (0.5,)}, "augment.mean needs 3 values"),
-        ({"std": (1.0, 0.0, 1.0)}, "augment.std must be positive"),
+        ({"mean": (0.5,)}, "augment.mean needs one value per channel (3, got 1)"),
+        ({"std": (1.0, 0.0, 1.0)}, "augment.std.1: input should be greater than 0"),
         ({"jitter": (0.4, 0.4, 0.4, 0.6)}, "augment.jitter"),
-        ({"channels": 1, "rand_augment": (2, 14)}, "augment.rand_augment works on colour images"),
-        ({"channels": 1, "jitter": (0.4, 0.4, 0.4, 0.1)}, "augment.jitter works on colour images"),
-        ({"channels": 1, "grayscale": 0.1}, "augment.grayscale works on colour images"),
+        ({"channels": 1, "rand_augment": (2, 14)}, "augment.rand_augment needs color images"),
+        ({"channels": 1, "jitter": (0.4, 0.4, 0.4, 0.1)}, "augment.jitter needs color images"),
+        ({"channels": 1, "grayscale": 0.1}, "augment.grayscale needs color images"),
     ],
 )
 def test_bad_settings_are_named(settings, words):

@@ -95,7 +95,7 @@ def test_few_corrupt_images_are_counted():
 def test_too_many_corrupt_images_are_an_error():
     corrupt = CorruptImages(max_share=0.02)
     corrupt.count(40, ["a.png", "b.png"])  # too few to judge
-    with pytest.raises(CrateError, match=r"^3 of 101 images cannot be read, .* 0\.02 may; the first: a\.png$"):
+    with pytest.raises(CrateError, match=r"^3 of 101 images cannot be read, .* 0\.02 is allowed; the first is a\.png$"):
         corrupt.count(58, ["c.png"])
     late = CorruptImages()
     late.count(40, ["a.png"])

@@ -23,8 +23,8 @@ from codingrate.data import (
     token_cache,
 )
 from codingrate.data import packing as packing_module
-from codingrate.data.encoding import Encoder
-from codingrate.data.text_files import PIECE
+from codingrate.data.documents import PIECE
+from codingrate.data.packing import Encoder
 from codingrate.errors import CrateError
 
 TEXTS = [
@@ -168,8 +168,8 @@ def test_failures_leave_no_trace(tmp_path):
         (Breaks(["a"]), "unreadable"),
         (Lost([]), "cannot read text: connection lost$"),
         (Changes(["a"]), "changed while it was read"),
-        (TextDocuments(["", ""]), "holds no text"),
-        (TextDocuments([]), "holds no text"),
+        (TextDocuments(["", ""]), "has no text"),
+        (TextDocuments([]), "has no text"),
     ):
         with pytest.raises(CrateError, match=message):
             pack_text(documents, make("bytes"), folder=tmp_path)
@@ -245,9 +245,9 @@ def test_blocks_that_do_not_fit(letters):
     assert len(Blocks(letters, 105)) == 1
     assert len(RandomBlocks(letters, 104)) == 1
     for make_blocks in (lambda: Blocks(letters, 106), lambda: RandomBlocks(letters, 105)):
-        with pytest.raises(CrateError, match="holds 105 tokens, too few for a block of 10"):
+        with pytest.raises(CrateError, match="has 105 tokens, too few for a block of 10"):
             make_blocks()
-    with pytest.raises(CrateError, match="block is 1"):
+    with pytest.raises(CrateError, match="`block` must be at least 2"):
         Blocks(letters, 1)
     with pytest.raises(CrateError, match="seed"):
         RandomBlocks(letters, 5, seed=-1)

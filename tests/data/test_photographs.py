@@ -42,4 +42,4 @@ def test_the_first_is_the_centre_and_the_parts_cover_all(label):
 
 
 def test_no_pixels_are_refused():
-    refused("side is 0; an image has at least one pixel", sample_photographs, 0)
+    refused("`side` must be at least 1", sample_photographs, 0)

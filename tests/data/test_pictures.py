@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from codingrate import CrateError
-from codingrate.data.pictures import read_picture
+from codingrate.data import read_picture
 
 from .conftest import encoded, picture
 
@@ -59,8 +59,8 @@ def test_beyond_what_pillow_warns_of_it_is_scaled_and_beyond_what_it_refuses_ref
         (b"", "is not an image that can be read"),
         (b"not an image", "is not an image that can be read"),
         (encoded(picture(0))[:90], "is not an image that can be read"),
-        (encoded(picture(0, 1, 1)), "is 1 × 1 pixels"),
-        (encoded(picture(0, 9, 1)), "is 9 × 1 pixels"),
+        (encoded(picture(0, 1, 1)), "is only 1 × 1 pixels"),
+        (encoded(picture(0, 9, 1)), "is only 9 × 1 pixels"),
     ],
 )
 def test_what_is_refused(tmp_path, content, message):

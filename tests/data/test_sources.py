@@ -8,8 +8,7 @@ import datasets
 import numpy as np
 import pytest
 
-from codingrate.data import dataset_names, load_images, stratified_split
-from codingrate.data.decode import decode_image
+from codingrate.data import dataset_names, decode_image, load_images, stratified_split
 
 from .conftest import encoded, picture, write_classes
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from codingrate import CrateError
-from codingrate.data.voc import load_voc
+from codingrate.data import load_voc
 
 from .conftest import picture
 
@@ -46,20 +46,20 @@ def test_refusals(tmp_path):
     with pytest.raises(CrateError, match="has no ImageSets/Segmentation"):
         load_voc(tmp_path)
     root = write_voc(tmp_path / "VOC2012")
-    with pytest.raises(CrateError, match="no split 'tset'; take --split out of val"):
+    with pytest.raises(CrateError, match="no split 'tset'; its splits are val"):
         load_voc(tmp_path, "tset")
     image = load_voc(root)[0]
     Image.new("RGB", (13, 11)).save(image.label_file)
-    with pytest.raises(CrateError, match=r"a\.png: holds colours \(RGB\), not classes"):
+    with pytest.raises(CrateError, match=r"a\.png: has colors \(RGB\), not classes"):
         image.read()
     Image.new("L", (11, 13)).save(image.label_file)
-    with pytest.raises(CrateError, match=r"a\.png: has 11 × 13 pixels, its image 13 × 11"):
+    with pytest.raises(CrateError, match=r"a\.png: has 11 × 13 pixels, but its image 13 × 11"):
         image.read()
     image.label_file.write_bytes(b"no")
     with pytest.raises(CrateError, match=r"a\.png: is not an image"):
         image.read()
     image.label_file.unlink()
-    with pytest.raises(CrateError, match=r"1 of the files it asks for are not there; the first: .*a\.png"):
+    with pytest.raises(CrateError, match=r"1 of the files that it lists are missing; the first is .*a\.png"):
         load_voc(root)
     (root / "ImageSets" / "Segmentation" / "val.txt").write_text("\n")
     with pytest.raises(CrateError, match="lists no images"):

@@ -241,7 +241,7 @@ def test_embeddings_stand_in_for_a_prompt():
 @torch.no_grad()
 def test_a_text_longer_than_the_position_table_is_refused():
     model = build()
-    line = r"^prompt of {} tokens and {} new ones are more than max_position_embeddings 37; shorten the prompt or "
+    line = r"^prompt of {} tokens and {} new ones exceed max_position_embeddings 37; shorten the prompt or "
     for n, options, new in (
         (7, {"max_new_tokens": 31}, 31),
         (7, {"max_length": 38}, 31),
@@ -259,7 +259,7 @@ def test_a_text_longer_than_the_position_table_is_refused():
 
 
 def test_what_keeps_nothing_is_refused_a_cache():
-    line = "keeps nothing of earlier tokens; take use_cache=False$"
+    line = "does not support caching; pass use_cache=False$"
     with pytest.raises(CrateError, match=f"^attention 'tssa' {line}"):
         build("tssa").generate(prompts(), max_new_tokens=3, use_cache=True)
     with pytest.raises(CrateError, match=f"^a model without causal=True {line}"):
@@ -278,7 +278,7 @@ def test_a_cache_is_made_when_asked_for_only():
     output = model.train()(ids, labels=ids, use_cache=True)
     assert output.past_key_values is None  # a layer that is computed twice would keep its tokens twice
     output.loss.backward()
-    with pytest.raises(CrateError, match=r"^past_key_values cannot be used while gradient checkpointing"):
+    with pytest.raises(CrateError, match=r"^past_key_values cannot be used with gradient checkpointing"):
         model(ids, past_key_values=DynamicCache())
 
 

@@ -1,4 +1,4 @@
-"""CRATE-GPT against transformers' GPT-2 of the same width, depth and heads: decoding, a training step, the cache."""
+"""CRATE-GPT against transformers' GPT-2 of the same width, depth and heads: decoding, training step, cache size."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from ..errors import CrateError
 from ..models.cache import cache_bytes
 from ..models.config import CrateConfig
 from ..models.language import CrateForCausalLM
 from ..models.presets import create_model
-from .timing import Progress, medians
+from .timing import Progress, Result, fixed_seed, medians, training_step
 
 PROMPT = 8
-"""Tokens before the first generated one."""
+"""Number of tokens before the first generated one."""
 
 
 def bench_gpt(
@@ -26,18 +27,18 @@ def bench_gpt(
     batch: int = 4,
     length: int = 256,
     repeats: int = 5,
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Greedy decoding of one text, and a training step on `batch` texts of `length` tokens, side by side.
+    progress: Progress = None,
+) -> Result:
+    """Time greedy decoding of one text, and a training step on `batch` texts of `length` tokens.
 
-    Both models have random weights, no dropout, no end of text, and transformers' own `generate`, so that what
-    surrounds the forward pass is the same. A training step is forward, backward and AdamW.
+    Both models have random weights, no dropout and no end-of-text token, and use transformers' own `generate`, so that
+    they differ only in the forward pass. A training step is forward, backward and AdamW.
     """
-    torch.manual_seed(0)
-    models = _rivals(name)
-    words = models["ours"].config.vocab_size
-    prompt, texts = torch.randint(words, (1, PROMPT)), torch.randint(words, (batch, length))
-    result: dict[str, Any] = {
+    with fixed_seed():
+        models = _rivals(name)
+        vocabulary = models["ours"].config.vocab_size
+        prompt, texts = torch.randint(vocabulary, (1, PROMPT)), torch.randint(vocabulary, (batch, length))
+    result: Result = {
         "model": name,
         "new_tokens": new_tokens,
         "batch": batch,
@@ -47,26 +48,21 @@ def bench_gpt(
         "cache_bytes_per_token": {key: _bytes_per_token(model.eval(), prompt) for key, model in models.items()},
     }
     for mode in ("decoding", "training"):
-        runs = {
-            key: _runner(model.train(mode == "training"), mode, prompt, texts, new_tokens)
-            for key, model in models.items()
-        }
+        runs = {k: _runner(m.train(mode == "training"), mode, prompt, texts, new_tokens) for k, m in models.items()}
         seconds = medians(runs, repeats, warmup=1, progress=progress)
         result[mode] = {"seconds": seconds, "speedup": seconds["gpt2"] / seconds["ours"]}
     return result
 
 
-def _rivals(name: str) -> dict[str, Any]:
+def _rivals(name: str) -> Result:
     ours = create_model(name, dropout=0.0)
     if not isinstance(ours, CrateForCausalLM):
-        raise CrateError(f"{name}: the gpt bench takes a causal language model such as crate-gpt-base")
-    ours.generation_config.eos_token_id = None  # every text is written to its full length
+        raise CrateError(f"{name} is not a causal language model; use one such as crate-gpt-base")
+    ours.generation_config.eos_token_id = None  # so that every text has its full length
     return {"ours": ours, "gpt2": _gpt2(ours.config)}
 
 
 def _gpt2(config: CrateConfig) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
     return GPT2LMHeadModel(
         GPT2Config(
             n_embd=config.hidden_size,
@@ -86,25 +82,17 @@ def _gpt2(config: CrateConfig) -> nn.Module:
 def _runner(model: Any, mode: str, prompt: Tensor, texts: Tensor, new_tokens: int) -> Callable[[], object]:
     if mode == "decoding":
         return lambda: model.generate(prompt, max_new_tokens=new_tokens, do_sample=False)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-
-    def step() -> None:
-        model(texts, labels=texts, use_cache=False).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    return training_step(model, lambda: model(texts, labels=texts, use_cache=False).loss)
 
 
 @torch.no_grad()
 def _bytes_per_token(model: Any, prompt: Tensor) -> float:
-    cache = model(prompt, use_cache=True).past_key_values
-    return cache_bytes(cache) / prompt.shape[1]
+    return cache_bytes(model(prompt, use_cache=True).past_key_values) / prompt.shape[1]
 
 
 @torch.no_grad()
 def _cache_difference(model: Any, text: Tensor) -> float:
-    """How far the last logits of a text are from those of the same text from scratch, relative to the largest."""
+    """Return the difference of the last logits with and without a cache, relative to the largest logit."""
     cache = model(text[:, :-1], use_cache=True, logits_to_keep=1).past_key_values
     ours, reference = model(text[:, -1:], past_key_values=cache).logits, model(text, logits_to_keep=1).logits
     return float((ours - reference).abs().max() / reference.abs().max())

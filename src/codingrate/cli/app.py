@@ -79,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command = typer.main.get_command(app)
     try:
         code = command.main([a for a in arguments if a != "--debug"], prog_name="crate", standalone_mode=False)
+        if code == 130:  # typer's own answer to Ctrl-C
+            _fail("stopped", 130)
     except (typer.Abort, KeyboardInterrupt):
         code = _fail("stopped", 130)
     except (CrateError, OSError) as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import CrateError
 from .output import (
     CheckpointOption,
     DataOption,
@@ -70,15 +71,19 @@ def evaluate(
     Images: accuracy per class with a confusion picture, or the reconstruction loss. Text: perplexity, the loss on
     masked tokens, or the metrics of labeled sentences.
     """
+    if baseline and data is not None:
+        raise CrateError("--baseline learns from the run's own data; leave out --data or --baseline")
     opened = open_run(run)
-    report = opened.evaluate(data, split, checkpoint=parse_checkpoint(checkpoint), batch_size=batch_size)
     rivals = opened.baseline(split) if baseline else {}
+    report = opened.evaluate(data, split, checkpoint=parse_checkpoint(checkpoint), batch_size=batch_size)
     folder = report.save(output or opened.output_folder("evaluation"))
+    name, split = data or opened.task.recipe.data.name, split or opened.task.default_split
     if as_json:
+        about = {"run": run, "checkpoint": checkpoint, "data": name, "split": split}
         shown = {"baseline": rivals} if baseline else {}
-        print_json({"run": run, "checkpoint": checkpoint, **report.to_dict(), **shown, "folder": str(folder)})
+        print_json({**about, **report.to_dict(), **shown, "folder": str(folder)})
         return
-    _show(report, f"{run}, checkpoint {checkpoint}")
+    _show(report, f"{run}, checkpoint {checkpoint}, {split} split of {name}")
     for name, metrics in rivals.items():
         print(f"baseline {name}: " + ", ".join(f"{key} {value:.4f}" for key, value in metrics.items()))
     print(f"results in {folder}")
@@ -112,19 +117,19 @@ def _show(report: Any, title: str) -> None:
 
     if isinstance(report, ClassificationReport):
         rows = [(row["class"], str(row["images"]), percent(row["accuracy"])) for row in report.per_class[:50]]
-        print_table(f"{title}, {report.split} split", ("class", "images", "accuracy"), rows)
+        print_table(title, ("class", "images", "accuracy"), rows)
         five = "" if report.top5 is None else f", top-5 {report.top5:.2%}"
         print(f"top-1 {report.top1:.2%}{five}, loss {report.loss:.4f}, {report.images:,} images")
     elif isinstance(report, ReconstructionReport):
-        print(f"reconstruction loss {report.loss:.4f} ± {report.loss_std:.4f} over {report.images:,} images")
+        print(f"{title}: reconstruction loss {report.loss:.4f} ± {report.loss_std:.4f} over {report.images:,} images")
     elif isinstance(report, MaskedReport):
         print(
-            f"loss {report.cross_entropy:.4f} nats per masked token, accuracy {report.accuracy:.2%}, "
+            f"{title}: loss {report.cross_entropy:.4f} nats per masked token, accuracy {report.accuracy:.2%}, "
             f"{report.tokens:,} masked tokens"
         )
     elif isinstance(report, PerplexityReport):
         print(
-            f"{report.cross_entropy:.4f} nats per token, perplexity {report.perplexity:.2f}, "
+            f"{title}: {report.cross_entropy:.4f} nats per token, perplexity {report.perplexity:.2f}, "
             f"{report.bits_per_byte:.4f} bits per byte; {report.tokens:,} tokens, windows of {report.block}"
         )
     elif isinstance(report, SentenceReport):
@@ -133,7 +138,7 @@ def _show(report: Any, title: str) -> None:
             [split, *(f"{scores[name]:.4f}" for name in names), f"{scores['rows']:,}"]
             for split, scores in report.splits.items()
         ]
-        print_table(f"{title}, {report.data}", ("split", *names, "sentences"), table)
+        print_table(title, ("split", *names, "sentences"), table)
 
 
 def detect(

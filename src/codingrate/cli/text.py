@@ -51,8 +51,15 @@ def generate(
     if stream:
         from transformers import TextStreamer
 
-        streamer = TextStreamer(opened.processor, skip_prompt=True, skip_special_tokens=True)
-        print(prompt, end="", flush=True)
+        class Stream(TextStreamer):
+            """Prints the prompt when generation starts, so that a refused call prints nothing."""
+
+            def put(self, value: Any) -> None:
+                if self.next_tokens_are_prompt:
+                    print(prompt, end="", flush=True)
+                super().put(value)
+
+        streamer = Stream(opened.processor, skip_prompt=True, skip_special_tokens=True)
     result = opened.generate(
         prompt, checkpoint=parse_checkpoint(checkpoint), tokens=tokens, seed=seed, streamer=streamer, **settings
     )

@@ -150,7 +150,7 @@ def convert(
     notes: list[str] = []
     settings = {"heads": heads, "sparsity": sparsity, "step_size": step_size}
     model = convert_file(source, folder, **settings, overwrite=overwrite, report=notes.append)
-    name, parameters = type(model).__name__, sum(p.numel() for p in model.parameters())
+    name, parameters = type(model).__name__, model.num_parameters()
     if as_json:
         print_json({"folder": str(folder), "model": name, "parameters": parameters, "notes": notes})
         return

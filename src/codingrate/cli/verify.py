@@ -83,6 +83,6 @@ def _print_table(outcomes: list[Outcome]) -> None:
             str(outcome.seed),
         )
     console.print(table)
-    counts = Counter(outcome.finding.verdict for outcome in outcomes)
+    counts: Counter[str] = Counter(outcome.finding.verdict for outcome in outcomes)
     summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in COLORS)
     print(f"{len(outcomes)} claims in {sum(outcome.seconds for outcome in outcomes):.0f} s: {summary}")

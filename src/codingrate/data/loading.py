@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypedDict
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from ..errors import CrateError
-from .augment import Augment
-from .crops import crop_for_evaluation, crop_for_training, sample_generator
-from .decode import UnreadableImageError, decode_image
-from .sources import ImageData
-from .splits import image_key
-from .views import Views, view_augments
+from ..errors import CrateError, unknown_name
+from .augment import Augment, Views, view_augments
+from .image_files import CorruptImages, UnreadableImageError, decode_image, image_key
+from .images import ImageData
+from .transforms import BatchAugment, crop_for_evaluation, crop_for_training, sample_generator
 
 
 class ImageExample(TypedDict, total=False):
@@ -98,23 +97,16 @@ def _stack(images: Sequence[Image.Image | None], augment: Augment) -> Tensor:
 
 
 class ImageDataset(Dataset[ImageExample]):
-    """Random access to the crops of a Hugging Face dataset's images.
+    """Random access to the crops of the training or test images.
 
     The crops of image i in epoch e depend on (seed, e, i) only. With `views`, training examples hold several crops.
     """
 
     def __init__(
-        self,
-        dataset: Any,
-        augment: Augment,
-        *,
-        train: bool,
-        seed: int = 0,
-        views: Views | None = None,
-        image_column: str = "image",
-        label_column: str = "label",
+        self, data: ImageData, augment: Augment, *, train: bool, seed: int = 0, views: Views | None = None
     ) -> None:
-        self.dataset, self.image_column, self.label_column = dataset, image_column, label_column
+        self.dataset = data.train if train else data.test
+        self.image_column, self.label_column = data.image_column, data.label_column
         self.crop = _Cropper(augment, views, train, seed)
 
     def set_epoch(self, epoch: int) -> None:
@@ -131,11 +123,8 @@ class ImageDataset(Dataset[ImageExample]):
         """Return a batch of examples with a single look-up; the DataLoader calls this where it exists."""
         indices = [range(len(self.dataset))[index] for index in indices]
         columns = self.dataset[indices]
-        images, labels = columns[self.image_column], columns[self.label_column]
-        return [
-            self.crop(image, label, index, f"row {index}")
-            for image, label, index in zip(images, labels, indices, strict=True)
-        ]
+        rows = zip(columns[self.image_column], columns[self.label_column], indices, strict=True)
+        return [self.crop(image, label, index, f"row {index}") for image, label, index in rows]
 
 
 class ImageStream(IterableDataset[ImageExample]):
@@ -147,15 +136,12 @@ class ImageStream(IterableDataset[ImageExample]):
 
     def __init__(
         self,
-        dataset: Any,
+        data: ImageData,
         augment: Augment,
         *,
         train: bool,
-        classes: int,
         seed: int = 0,
         views: Views | None = None,
-        image_column: str = "image",
-        label_column: str = "label",
         rank: int = 0,
         world_size: int = 1,
         shuffle_buffer: int = 1000,
@@ -163,10 +149,11 @@ class ImageStream(IterableDataset[ImageExample]):
         from datasets.distributed import split_dataset_by_node
 
         self.crop = _Cropper(augment, views, train, seed)
+        dataset = data.train if train else data.test
         if train and shuffle_buffer > 1:
             dataset = dataset.shuffle(seed=seed, buffer_size=shuffle_buffer)
         self.dataset = split_dataset_by_node(dataset, rank, world_size) if world_size > 1 else dataset
-        self.image_column, self.label_column, self.classes = image_column, label_column, classes
+        self.image_column, self.label_column, self.classes = data.image_column, data.label_column, len(data.classes)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which changes the order and the crops; call it before the loader is iterated."""
@@ -197,15 +184,77 @@ def torch_dataset(
     With `views`, training examples hold several crops each. Streams are divided among processes here; random access
     leaves that to the sampler.
     """
-    options: dict[str, Any] = {
-        "train": train,
-        "seed": seed,
-        "views": views,
-        "image_column": data.image_column,
-        "label_column": data.label_column,
-    }
-    dataset = data.train if train else data.test
     if not data.streaming:
-        return ImageDataset(dataset, augment, **options)
-    options.update(rank=rank, world_size=world_size, shuffle_buffer=shuffle_buffer, classes=len(data.classes))
-    return ImageStream(dataset, augment, **options)
+        return ImageDataset(data, augment, train=train, seed=seed, views=views)
+    share: dict[str, int] = {"rank": rank, "world_size": world_size, "shuffle_buffer": shuffle_buffer}
+    return ImageStream(data, augment, train=train, seed=seed, views=views, **share)
+
+
+class EvaluationBatches:
+    """Normalized evaluation crops of a split, batch by batch, without the images that cannot be read.
+
+    Iterating yields pixels (batch, channels, side, side) on `device`, in `dtype` if given, and labels (batch,) on the
+    CPU. It calls `progress` with the number of images of each batch and raises an error if more than `max_corrupt` of
+    the images are unreadable. Each iteration reads the images again. `limit` takes that many images of the split, in
+    which every class keeps its share; of a stream, the first ones.
+    """
+
+    def __init__(
+        self,
+        data: ImageData,
+        augment: Augment,
+        *,
+        split: str = "test",
+        batch_size: int = 64,
+        workers: int = 0,
+        limit: int | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+        progress: Callable[[int], None] | None = None,
+        max_corrupt: float = 0.01,
+    ) -> None:
+        if batch_size < 1 or workers < 0 or (limit is not None and limit < 1):
+            values = f"got {batch_size}, {limit} and {workers}"
+            raise CrateError(f"`batch_size` and `limit` must be positive and `workers` not negative ({values})")
+        splits = {"train": data.train, "test": data.test}
+        if split not in splits:
+            raise unknown_name("split", split, splits)
+        self.data, self.augment, self.split, self.batch_size, self.workers = data, augment, split, batch_size, workers
+        self.device, self.dtype, self.progress, self.max_corrupt = torch.device(device), dtype, progress, max_corrupt
+        self.dataset = splits[split]
+        """The part of the split that is read."""
+        self.indices: list[int] | None = None
+        """The rows of the split that are read; None for all of them, or for a stream."""
+        self.readable: list[bool] = []
+        """Whether each image could be read, in order; complete after an iteration."""
+        self.corrupt: tuple[str, ...] = ()
+        """Names of the images that could not be read; known after an iteration."""
+        if data.streaming:
+            self.dataset = self.dataset if limit is None else self.dataset.take(limit)
+        elif limit is not None and limit < len(self.dataset):
+            by_class = np.argsort(np.asarray(self.dataset[data.label_column]), kind="stable")
+            self.indices = sorted(by_class[np.arange(limit) * len(self.dataset) // limit].tolist())
+            self.dataset = self.dataset.select(self.indices)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        dataset = torch_dataset(replace(self.data, test=self.dataset), self.augment, train=False)
+        options: dict[str, Any] = {"num_workers": self.workers, "pin_memory": self.device.type == "cuda"}
+        normalize = BatchAugment(self.augment).eval().to(self.device)
+        corrupt = CorruptImages(self.max_corrupt)
+        self.readable, self.corrupt = [], ()
+        for batch, readable in DataLoader(dataset, self.batch_size, collate_fn=_collate_with_flags, **options):
+            corrupt.add(batch)
+            self.readable += readable
+            if any(readable):
+                pixels = normalize(batch["pixel_values"].to(self.device, non_blocking=True))
+                yield pixels if self.dtype is None else pixels.to(self.dtype), batch["labels"]
+            if self.progress is not None:
+                self.progress(len(readable))
+        if not self.readable:
+            where = f"the {self.split} split of {self.data.name}"
+            raise CrateError(f"{where} has no images; use the other split or another `test_share`")
+        self.corrupt = corrupt.finish()
+
+
+def _collate_with_flags(examples: Sequence[ImageExample]) -> tuple[dict[str, Any], list[bool]]:
+    return collate(examples), [example["corrupt"] is None for example in examples]

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .._files import atomic_folder, write_json
-from ..data import Augment, CorruptImages, ImageData, image_batches, split_samples
+from ..data import Augment, CorruptImages, EvaluationBatches, ImageData
 from ..errors import CrateError
 from ..models.base import eval_mode
-from .inputs import check_image_input, image_paths, match_dtype, move_to_device
+from .inputs import check_image_input, image_paths, model_dtype, move_to_device
 
 _FORMAT = 2  # raise it when the files change, or when models compute other features from the same images
 _SAVING_FIELDS = ("architectures", "dtype", "transformers_version")  # config fields that do not affect the features
@@ -69,9 +69,21 @@ def extract_features(
     if not callable(function):
         raise CrateError(f"a {type(model).__name__} computes no image features; use a vision model")
     check_image_input(model, augment)
+    batches = EvaluationBatches(
+        data,
+        augment,
+        split=split,
+        limit=limit,
+        batch_size=batch_size,
+        workers=workers,
+        device=move_to_device(model, device),
+        dtype=model_dtype(model),
+        progress=progress,
+        max_corrupt=max_corrupt,
+    )
     stored = None
     if cache is not None:
-        key = _cache_key(model, data, split_samples(data, split, limit), split, augment)
+        key = _cache_key(model, data, batches.dataset, split, augment)
         stored = _FeatureFolder(Path(cache) / f"{split}-{key[:16]}", key, data.classes)
         cached = None if data.streaming else stored.read()
         if cached is not None:
@@ -81,27 +93,14 @@ def extract_features(
             if progress is not None:
                 progress(len(cached) + len(cached.corrupt))
             return cached
-    corrupt, names = CorruptImages(max_corrupt), list[str]()
-    batches = image_batches(
-        data,
-        augment,
-        split=split,
-        limit=limit,
-        batch_size=batch_size,
-        workers=workers,
-        device=move_to_device(model, device),
-        corrupt=corrupt,
-    )
+    names = list[str]()
 
     def blocks() -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-        for batch in batches:
-            if len(batch.labels):
-                with torch.inference_mode():  # ends before each yield, so the caller's code does not run in it
-                    features = function(match_dtype(model, batch.pixel_values))
-                yield _as_array(features, len(batch.labels)), batch.labels.numpy()
-            if progress is not None:
-                progress(len(batch.readable))
-        names.extend(corrupt.finish())
+        for pixels, labels in batches:
+            with torch.inference_mode():  # ends before each yield, so the caller's code does not run in it
+                features = function(pixels)
+            yield _as_array(features, len(labels)), labels.numpy()
+        names.extend(batches.corrupt)
 
     with eval_mode(model):
         if stored is None:

@@ -25,9 +25,9 @@ def move_to_device(model: nn.Module, device: torch.device | str | None) -> torch
     return torch.device(device or "cpu") if parameter is None else parameter.device
 
 
-def match_dtype(model: nn.Module, pixels: Tensor) -> Tensor:
-    """Return the pixels in the floating point type of the model's parameters."""
-    return pixels.to(next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), pixels.dtype))
+def model_dtype(model: nn.Module) -> torch.dtype | None:
+    """Return the floating point type of the model's parameters, or None if it has none."""
+    return next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), None)
 
 
 def check_image_input(model: nn.Module, augment: Augment) -> None:

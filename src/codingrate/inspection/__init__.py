@@ -21,46 +21,13 @@ from .report.layers import save_history_figure
 from .report.panel import Panel
 from .segment.attention_masks import ImageAttention, attend_images
 from .segment.cuts import Cut, maskcut
-from .segment.objects import Segment, default_side, find_objects, square_input
-from .segment.overlays import overlay
+from .segment.objects import Segment, default_side, find_objects, overlay, square_input
 
 __all__ = [
-    "Candidates",
-    "Cut",
-    "ForwardTrace",
-    "HeadCatalogue",
-    "ImageAttention",
-    "InspectionReport",
-    "Panel",
-    "Segment",
-    "Subject",
-    "Units",
-    "across_training",
-    "attend_images",
-    "attention_entropy",
-    "attention_maps",
-    "candidates",
-    "default_layer",
-    "default_side",
-    "describe_training",
-    "find_objects",
-    "head_catalogue",
-    "inspect_models",
-    "layer_index",
-    "layer_indices",
-    "layerwise",
-    "lens",
-    "maskcut",
-    "overlay",
-    "pca_colors",
-    "principal_cosines",
-    "projections",
-    "read_metrics",
-    "save_history_figure",
-    "square_input",
-    "subspace_coherence",
-    "token_attention",
-    "token_heat",
-    "trace",
-    "units",
-]
+    "Candidates", "Cut", "ForwardTrace", "HeadCatalogue", "ImageAttention", "InspectionReport", "Panel", "Segment",
+    "Subject", "Units", "across_training", "attend_images", "attention_entropy", "attention_maps", "candidates",
+    "default_layer", "default_side", "describe_training", "find_objects", "head_catalogue", "inspect_models",
+    "layer_index", "layer_indices", "layerwise", "lens", "maskcut", "overlay", "pca_colors", "principal_cosines",
+    "projections", "read_metrics", "save_history_figure", "square_input", "subspace_coherence", "token_attention",
+    "token_heat", "trace", "units",
+]  # fmt: skip

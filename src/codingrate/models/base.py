@@ -1,11 +1,10 @@
-"""What every model shares: the transformers base class, initialisation, the stack of layers, the body."""
+"""Parts that all models share: the transformers base class, initialization, orthogonality, and the body."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -18,75 +17,17 @@ from ..errors import CrateError
 from ..operators import (
     TSSA,
     DictionarySparsifier,
-    KeyValueCache,
     OutputProjection,
     OvercompleteDictionary,
     SubspaceAttention,
     orthogonality_gap,
 )
-from .cache import LayerCache, adopt, cached_attention_mask, cached_length
+from .cache import LayerCache, cached_attention_mask, cached_length, use_projection_layers
 from .config import CrateConfig
 from .embedding import PatchEmbedding, PositionTable, TextEmbedding
 from .layers import DecoderLayer, EncoderLayer, Synthesis
-from .outputs import CrateModelOutput
-from .processing import save_image_processor
-
-
-@dataclass
-class Trace:
-    """Tokens by name along a forward pass; lists stay empty unless asked for."""
-
-    states: bool | Collection[int] = False
-    """Whether tokens are written down, or of which layers, from 0 and on into a decoder; the others' are None."""
-    return_attention: bool = False
-    hidden: list[Tensor | None] = field(default_factory=list)
-    compressed: list[Tensor | None] = field(default_factory=list)
-    attentions: list[Tensor] = field(default_factory=list)
-
-    def run(
-        self,
-        layers: nn.ModuleList,
-        z: Tensor,
-        mask: Tensor | None = None,
-        num_queries: int | None = None,
-        caches: Sequence[KeyValueCache] = (),
-    ) -> Tensor:
-        """Z through the layers, writing down what was asked for; the first Z is the caller's to write.
-
-        If nothing is recorded, the last layer computes only the first `num_queries` tokens. `caches` hold the keys and
-        values of earlier tokens, one per layer.
-        """
-        for index, layer in enumerate(layers):
-            last = index == len(layers) - 1 and not self.states and not self.return_attention
-            options: tuple[Any, ...] = (num_queries,) if last and num_queries else ()
-            if caches:
-                options = (*(options or (None,)), caches[index])
-            z, compressed, attention = layer(z, mask, self.return_attention, *options)
-            if self.states:
-                number = len(self.compressed)
-                self.compressed.append(compressed if self.keeps(number) else None)
-                self.hidden.append(z if self.keeps(number, number + 1) else None)
-            if attention is not None:
-                self.attentions.append(attention)
-        return z
-
-    def start(self, z: Tensor) -> Tensor:
-        """Z^1, written down if asked for."""
-        if self.states:
-            self.hidden.append(z if self.keeps(0) else None)
-        return z
-
-    def keeps(self, *layers: int) -> bool:
-        """Whether what one of these layers reads or gives is written down."""
-        return self.states is True or (not isinstance(self.states, bool) and any(n in self.states for n in layers))
-
-    def outputs(self) -> dict[str, Any]:
-        """The fields every model output shares."""
-        return {
-            "hidden_states": tuple(self.hidden) if self.states else None,
-            "compressed_states": tuple(self.compressed) if self.states else None,
-            "attentions": tuple(self.attentions) if self.return_attention else None,
-        }
+from .outputs import CrateModelOutput, Trace, can_return_tuple
+from .processing import image_processor
 
 
 @contextmanager
@@ -106,13 +47,13 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 class CratePreTrainedModel(PreTrainedModel):
-    """Base of all models: initialisation, orthogonality, and an image processor saved with vision models."""
+    """Base class of all models: initialization, orthogonality, and the image processor saved with vision models."""
 
     config_class = CrateConfig
     config: CrateConfig
     base_model_prefix = "crate"
     main_input_name = "pixel_values"
-    input_modalities = ["image", "text"]  # noqa: RUF012 (transformers' own form)
+    input_modalities = ["image", "text"]  # noqa: RUF012 (as transformers declares it)
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]  # noqa: RUF012
@@ -150,77 +91,58 @@ class CratePreTrainedModel(PreTrainedModel):
             scaled = self.config.scaled_output_init and isinstance(module, OutputProjection)
             branches = 2 * self.config.num_hidden_layers if scaled else 1
             init.normal_(module.weight, std=self.config.initializer_range / math.sqrt(branches))
-        else:  # what nn.Linear does by itself
+        else:  # the default of nn.Linear
             init.kaiming_uniform_(module.weight, a=math.sqrt(5))
             bias = 1 / math.sqrt(module.in_features)
         if module.bias is not None:
             init.uniform_(module.bias, -bias, bias)
 
     def expect_modality(self, config: CrateConfig, modality: str) -> None:
-        """Refuse a config that was made for other data."""
+        """Raise an error if the config is for other data."""
         if config.modality != modality:
             raise CrateError(f"{type(self).__name__} needs modality={modality!r}, not {config.modality!r}")
 
     def orthogonality(self) -> list[dict[str, float | str]]:
-        """How far each layer is from the theory's constraint, a row per layer.
+        """Measure how far each layer is from the constraint of the theory; returns one row per layer.
 
-        `within` is the mean of ‖U_kᵀU_k − I‖_F over heads, `across` ‖UᵀU − I‖_F of U = [U_1 … U_K], and
-        `dictionary` ‖DᵀD − I‖_F; an operator without bases or dictionary has no such entry.
+        `within` is the mean of ‖U_kᵀU_k − I‖_F over heads, `across` is ‖UᵀU − I‖_F of U = [U_1 … U_K], and
+        `dictionary` is ‖DᵀD − I‖_F. A layer without bases or without a dictionary has no such entry.
         """
-        rows = []
-        for name, layer in self.named_modules():
-            if isinstance(layer, (EncoderLayer, DecoderLayer)):
-                row: dict[str, float | str] = {"layer": name}
-                for key, gap in _gaps(layer).items():
-                    row[key] = float(gap.mean().detach())
-                rows.append(row)
-        return rows
+        return [
+            {"layer": name, **{key: float(gap.mean().detach()) for key, gap in _gaps(layer).items()}}
+            for name, layer in self.named_modules()
+            if isinstance(layer, (EncoderLayer, DecoderLayer))
+        ]
 
     def orthogonality_penalty(self) -> Tensor:
-        """Σ over layers of ‖UᵀU − I‖² + ‖DᵀD − I‖², differentiable."""
-        gaps = [
-            gaps[key].square()
-            for layer in self.modules()
-            if isinstance(layer, (EncoderLayer, DecoderLayer))
-            for gaps in (_gaps(layer),)
-            for key in ("across", "dictionary")
-            if key in gaps
-        ]
+        """Compute Σ over layers of ‖UᵀU − I‖² + ‖DᵀD − I‖², differentiable."""
+        layers = [layer for layer in self.modules() if isinstance(layer, (EncoderLayer, DecoderLayer))]
+        gaps = [gap.square() for layer in layers for key, gap in _gaps(layer).items() if key != "within"]
         return torch.stack(gaps).sum() if gaps else torch.zeros((), device=self.device)
+
+    def regularized(self, loss: Tensor) -> Tensor:
+        """Add the orthogonality penalty to a training loss if the config asks for it."""
+        if self.training and self.config.orthogonality == "penalty":
+            return loss + self.config.orthogonality_weight * self.orthogonality_penalty()
+        return loss
 
     def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
         """Count the parameters and, unless `only_trainable`, the frozen tables, which published sizes include.
 
-        Frozen tables (sinusoidal positions, unit gains of prototypes) are buffers. DINO's center is state, not counted.
+        Frozen tables (sinusoidal positions, unit gains of prototypes) are buffers. The center of DINO is not counted.
         """
         frozen = 0 if only_trainable else sum(b.numel() for name, b in self.named_buffers() if name != "center")
         return int(super().num_parameters(only_trainable, exclude_embeddings)) + frozen
-
-    def regularized(self, loss: Tensor) -> Tensor:
-        """The training loss with the orthogonality penalty where the config asks for one."""
-        if self.training and self.config.orthogonality == "penalty":
-            return loss + self.config.orthogonality_weight * self.orthogonality_penalty()
-        return loss
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save weights and config, and for vision models the image processor that pipelines look for."""
         super().save_pretrained(save_directory, *args, **kwargs)
         if self.config.modality == "vision" and kwargs.get("is_main_process", True):
-            save_image_processor(self.config, save_directory)
-
-
-def _real(attention_mask: Tensor | None, z: Tensor, past_length: int | Tensor) -> Tensor | None:
-    """The caller's mask as booleans: which tokens are real, or which pairs are visible where it has four axes."""
-    if attention_mask is None or (attention_mask.ndim == 4 and attention_mask.dtype == torch.bool):
-        return attention_mask
-    batch, tokens = z.shape[:2]
-    expected = (batch, past_length + tokens if isinstance(past_length, int) else attention_mask.shape[-1])
-    if tuple(attention_mask.shape) != expected:
-        raise CrateError(f"attention_mask has shape {tuple(attention_mask.shape)}; expected {expected}")
-    return attention_mask.bool()
+            image_processor(self.config.image_sides, self.config.num_channels).save_pretrained(save_directory)
 
 
 def _gaps(layer: nn.Module) -> dict[str, Tensor]:
+    """Return the deviations of one layer from orthonormal bases and an orthogonal dictionary."""
     gaps = {}
     attention = layer.attention
     if isinstance(attention, SubspaceAttention):
@@ -234,7 +156,7 @@ def _gaps(layer: nn.Module) -> dict[str, Tensor]:
 
 
 class CrateModel(CratePreTrainedModel):
-    """The body: f^pre, then f^1 … f^L (paper 2.5). Reads `pixel_values` or `input_ids` by its modality."""
+    """The body: f^pre, then f^1 … f^L (paper 2.5). It reads `pixel_values` or `input_ids`, by its modality."""
 
     def __init__(self, config: CrateConfig) -> None:
         super().__init__(config)
@@ -247,7 +169,7 @@ class CrateModel(CratePreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        """The word embedding, or the patch projection."""
+        """Return the word embedding, or the patch projection."""
         embedding = self.embedding
         return embedding.project if isinstance(embedding, PatchEmbedding) else embedding.words
 
@@ -255,6 +177,7 @@ class CrateModel(CratePreTrainedModel):
         """Replace the word embedding, or the patch projection."""
         setattr(self.embedding, "project" if self.config.modality == "vision" else "words", value)
 
+    @can_return_tuple
     def forward(
         self,
         pixel_values: Tensor | None = None,
@@ -267,19 +190,21 @@ class CrateModel(CratePreTrainedModel):
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | Collection[int] | None = None,
-        return_dict: bool | None = None,
         num_queries: int | None = None,
         **_: Any,
-    ) -> CrateModelOutput | tuple[Any, ...]:
-        """Images or ids to Z^{L+1} (batch, n, d); `attention_mask` (batch, n) is 1 where a token is real.
+    ) -> CrateModelOutput:
+        """Map images or ids to Z^{L+1} (batch, n, d).
 
-        With `num_queries` the last layer computes only the first so many tokens, unless hidden states are asked for.
-        A causal text model goes on from the tokens in `past_key_values`, any cache of transformers, or starts one with
-        `use_cache=True`; `attention_mask` then counts earlier tokens as well. It hands the cache out unless
-        `use_cache=False`. `output_hidden_states` may name the layers, from 0, whose tokens are wanted.
+        Args:
+            attention_mask: 1 for real tokens, (batch, n). With a cache it covers the earlier tokens as well.
+            past_key_values: Any cache of transformers, whose sequences a causal text model continues.
+            use_cache: True starts a new cache if none is passed; False does not return it.
+            output_hidden_states: Whether to return the tokens of all layers, or the layers to return, from 0.
+            num_queries: Number of tokens from the front that the last layer computes; ignored if hidden states or
+                attention are returned.
         """
         trace = self.trace(output_hidden_states, output_attentions)
-        cache = self.cache(past_key_values, use_cache)
+        cache = self.prepare_cache(past_key_values, use_cache)
         caches: list[LayerCache] = []
         mask = None
         if self.config.modality == "vision":
@@ -296,40 +221,45 @@ class CrateModel(CratePreTrainedModel):
                 attention_mask=attention_mask,
                 past_length=past_length,
             )
-            mask = _real(attention_mask, z, past_length)
+            mask = _boolean_mask(attention_mask, z, past_length)
             if cache is not None:
                 caches = [LayerCache(cache, index, past_length) for index in range(len(self.layers))]
                 if mask is None or mask.ndim == 2:
                     mask = cached_attention_mask(cache, past_length, mask, z.shape[1], z.device)
         z = trace.run(self.layers, trace.start(z), mask, num_queries, caches)
-        kept = None if use_cache is False else cache
-        output = CrateModelOutput(last_hidden_state=self.norm(z), past_key_values=kept, **trace.outputs())
-        return output if self.returns_dict(return_dict) else output.to_tuple()
+        returned_cache = None if use_cache is False else cache
+        return CrateModelOutput(last_hidden_state=self.norm(z), past_key_values=returned_cache, **trace.outputs())
 
-    def cache(self, given: Cache | None, wanted: bool | None) -> Cache | None:
-        """The cache to go on with: the one given, a new one where it is wanted, or none."""
-        if given is None and not wanted:
+    def prepare_cache(self, cache: Cache | None, use_cache: bool | None) -> Cache | None:
+        """Return the cache that was passed, a new one if `use_cache` asks for it, or None."""
+        if cache is None and not use_cache:
             return None
         layers = cast("list[EncoderLayer]", list(self.layers))
-        kept = layers[0].attention.cache_tensors
-        if not self.config.causal or not kept:
+        tensors = layers[0].attention.cache_tensors
+        if not self.config.causal or not tensors:
             kind = f"attention {self.config.attention!r}" if self.config.causal else "a model without causal=True"
-            raise CrateError(f"{kind} keeps nothing of earlier tokens; take use_cache=False")
-        if self.training and layers[0].gradient_checkpointing:  # what a layer keeps would be kept twice
-            if given is None:
+            raise CrateError(f"{kind} does not support caching; pass use_cache=False")
+        if self.training and layers[0].gradient_checkpointing:  # each layer would be cached twice
+            if cache is None:
                 return None
-            raise CrateError("past_key_values cannot be used while gradient checkpointing computes layers twice")
-        cache = DynamicCache() if given is None else given
-        if kept == 1:
-            adopt(cache)
+            raise CrateError("past_key_values cannot be used with gradient checkpointing, which runs layers twice")
+        cache = DynamicCache() if cache is None else cache
+        if tensors == 1:
+            use_projection_layers(cache)
         return cache
 
-    def trace(self, states: bool | Collection[int] | None, return_attention: bool | None) -> Trace:
-        """What to write down: the caller's word, else the config's."""
+    def trace(self, states: bool | Collection[int] | None, attentions: bool | None) -> Trace:
+        """Return a trace that records what the caller or else the config asks for."""
         states = bool(self.config.output_hidden_states) if states is None else states
-        return_attention = self.config.output_attentions if return_attention is None else return_attention
-        return Trace(states=states, return_attention=bool(return_attention))
+        return Trace(states, bool(self.config.output_attentions if attentions is None else attentions))
 
-    def returns_dict(self, return_dict: bool | None) -> bool:
-        """Whether to answer with a named output or a tuple: the caller's word, else the config's."""
-        return bool(self.config.return_dict if return_dict is None else return_dict)
+
+def _boolean_mask(attention_mask: Tensor | None, z: Tensor, past_length: int | Tensor) -> Tensor | None:
+    """Convert a mask of tokens to Boolean after checking its shape; return a Boolean mask of pairs unchanged."""
+    if attention_mask is None or (attention_mask.ndim == 4 and attention_mask.dtype == torch.bool):
+        return attention_mask
+    batch, tokens = z.shape[:2]
+    expected = (batch, past_length + tokens if isinstance(past_length, int) else attention_mask.shape[-1])
+    if tuple(attention_mask.shape) != expected:
+        raise CrateError(f"attention_mask has shape {tuple(attention_mask.shape)}; expected {expected}")
+    return attention_mask.bool()

@@ -13,16 +13,16 @@ from .config import CrateConfig
 
 
 class Layer(nn.Module):
-    """A layer that transformers' `gradient_checkpointing_enable` can tell to recompute itself.
+    """A layer that supports `gradient_checkpointing_enable` of transformers.
 
-    The same seam as transformers' own base class for layers, whose module imports every Auto class.
+    transformers has a base class for this, but importing its module would import every Auto class.
     """
 
     gradient_checkpointing = False
     _gradient_checkpointing_func: Any = None
 
     def __call__(self, *args: Any) -> Any:
-        """The forward pass, recomputed in the backward pass when checkpointing is on."""
+        """Run the forward pass; with checkpointing it is computed again in the backward pass."""
         if self.gradient_checkpointing and self.training:
             return self._gradient_checkpointing_func(super().__call__, *args)
         return super().__call__(*args)
@@ -32,8 +32,8 @@ class EncoderLayer(Layer):
     """f^ℓ: Z^{ℓ+½} = LN(Z^ℓ) + MSSA(LN(Z^ℓ)),  Z^{ℓ+1} = ISTA(LN(Z^{ℓ+½}))   (paper 2.5, pseudocode).
 
     With `skip="residual"` the skip starts from Z^ℓ itself, as in the released code. A sparsifier that declares
-    itself residual (`mlp`, `odl`) gets a skip of the same kind. With `norm="post"`, BERT's order, the norms stand
-    behind: Z^{ℓ+½} = LN(Z^ℓ + MSSA(Z^ℓ)),  Z^{ℓ+1} = LN(Z^{ℓ+½} + MLP(Z^{ℓ+½})).
+    itself residual (`mlp`, `odl`) gets a skip of the same kind. With `norm="post"`, BERT's order, the norms come
+    last: Z^{ℓ+½} = LN(Z^ℓ + MSSA(Z^ℓ)),  Z^{ℓ+1} = LN(Z^{ℓ+½} + MLP(Z^{ℓ+½})).
     """
 
     def __init__(self, config: CrateConfig) -> None:
@@ -54,9 +54,9 @@ class EncoderLayer(Layer):
         num_queries: int | None = None,
         cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention; with `num_queries`, of that many front tokens only.
+        """Map Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention on request.
 
-        With `cache` the tokens continue a sequence, of which the attention keeps what it needs.
+        With `num_queries` only so many tokens from the front are computed; with `cache` the tokens continue a sequence.
         """
         y = self.attention_input(z)
         update, attention = self.attention(y, mask, return_attention, num_queries, cache)
@@ -70,18 +70,12 @@ class EncoderLayer(Layer):
         return sparse if self.norm_first else self.sparsifier_norm(sparse), compressed, attention
 
     def attention_input(self, z: Tensor) -> Tensor:
-        """What attention reads of Z^ℓ."""
+        """Return the input of the attention for tokens Z^ℓ."""
         return self.attention_norm(z) if self.norm_first else z
-
-    def flops(self, tokens: int, num_queries: int | None = None) -> int:
-        """Operations for one sequence of so many tokens."""
-        return self.attention.flops(tokens, num_queries) + self.sparsifier.flops(
-            tokens if num_queries is None else num_queries
-        )
 
 
 class Synthesis(nn.Module):
-    """Y = Z Eᵀ against a synthesis dictionary E (d, d), which undoes the sparsifying step."""
+    """Y = Z Eᵀ with a synthesis dictionary E (d, d), which undoes the sparsification."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -89,15 +83,15 @@ class Synthesis(nn.Module):
         nn.init.kaiming_uniform_(self.dictionary)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Sparse tokens (..., d) to tokens (..., d)."""
+        """Map sparse tokens (..., d) to tokens (..., d)."""
         return F.linear(z, self.dictionary)
 
 
 class DecoderLayer(Layer):
     """g^ℓ: Z^{ℓ+½} = LN(Z^ℓ)Eᵀ,  Z^{ℓ+1} = LN(Z^{ℓ+½}) − MSSA(LN(Z^{ℓ+½}))   (paper 3.3, pseudocode).
 
-    The MSSA has bases V of its own and enters with a minus: it anti-compresses. With `skip="residual"` the
-    skip starts from Z^{ℓ+½} itself, as in the released code; there is never a skip around E.
+    The MSSA has its own bases V and a negative sign: it expands what the encoder compressed. With `skip="residual"`
+    the skip starts from Z^{ℓ+½} itself, as in the released code; there is never a skip around E.
     """
 
     def __init__(self, config: CrateConfig) -> None:
@@ -112,16 +106,12 @@ class DecoderLayer(Layer):
     def forward(
         self, z: Tensor, mask: Tensor | None = None, return_attention: bool = False
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention."""
+        """Map Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention on request."""
         synthesized = self.synthesis(self.synthesis_norm(z))
         y = self.attention_input(synthesized)
         update, attention = self.attention(y, mask, return_attention)
         return (y if self.normalized_skip else synthesized) - update, synthesized, attention
 
     def attention_input(self, z: Tensor) -> Tensor:
-        """What attention reads of Z^{ℓ+½}."""
+        """Return the input of the attention for tokens Z^{ℓ+½}."""
         return self.attention_norm(z)
-
-    def flops(self, tokens: int) -> int:
-        """Operations for one sequence of so many tokens."""
-        return self.attention.flops(tokens) + 2 * tokens * self.synthesis.dictionary.numel()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from .config import CrateConfig
+    pass
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -51,8 +50,3 @@ def image_processor(
         image_std=list(std or (IMAGENET_STD if rgb else half)),
         resample=Resampling[(interpolation or "bilinear").upper()],
     )
-
-
-def save_image_processor(config: CrateConfig, directory: str | PathLike[str]) -> None:
-    """Write preprocessor_config.json beside a model, where pipelines look for it."""
-    image_processor(config.image_sides, config.num_channels).save_pretrained(directory)

@@ -1,6 +1,6 @@
-"""The families of released checkpoints: how to tell them apart, and their name for each of our parameters.
+"""The families of released checkpoints: how to recognize them, and their name for each of our parameters.
 
-Foreign names live here and nowhere else.
+The names of the released code for parameters occur only in this file and in `released`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import CrateError
 from .autoencoder import CrateForMaskedAutoencoding
 from .base import CratePreTrainedModel
-from .checkpoint_file import listed
+from .checkpoint_file import Source, join_names
 from .classifier import CrateForImageClassification
 from .presets import RELEASED_MAE
 
@@ -23,27 +23,27 @@ _PAIR = ("weight", "bias")
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of released file: the model it becomes, and the file's name for each of our parameters."""
+    """One kind of released file: our model class, and the names in the file of our parameters."""
 
     title: str
     model: type[CratePreTrainedModel]
     modules: Mapping[str, str]
-    """Our modules with weight and bias, outside the layers."""
+    """Modules with weight and bias outside the layers, as ours: theirs."""
     positions: str
-    """The table that is added in the forward pass."""
+    """Position table that the forward pass adds."""
     layers: str
-    """A layer of the encoder; `{}` is its index."""
+    """Prefix of an encoder layer; `{}` is its index."""
     dictionaries: Mapping[str, str] = field(default_factory=lambda: {"dictionary": "weight"})
-    """Our sparsifier's parameters, and theirs."""
+    """Parameters of the sparsifier, as ours: theirs."""
     mask_token: bool = False
     decoder: str | None = None
-    """A layer of the decoder; the order of the two halves is swapped there."""
+    """Prefix of a decoder layer, whose two halves are in reverse order."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     heads: Mapping[int, int] = field(default_factory=dict)
-    """K by width d where it is not the published one."""
+    """Number of subspaces K by width d, where it is not the published one."""
     sparsity: float = 0.1
     unused: str = ""
-    """What the released forward pass never reads, as a regular expression."""
+    """Regular expression of keys that the released forward pass never reads."""
 
 
 _HEAD = {"head_norm": "mlp_head.0", "head": "mlp_head.1"}
@@ -63,7 +63,7 @@ DEMO = Family(
     **_CLASSIFIER,
     heads={768: 6},
     unused=r"head\.(weight|bias)",
-)  # its forward pass ends at the d-dimensional mlp_head; the 21K classifier beside it is never applied
+)  # its forward pass ends at the d-dimensional mlp_head and never applies its classifier of 21K classes
 ALPHA = Family(
     "CRATE-alpha classifier",
     CrateForImageClassification,
@@ -92,7 +92,7 @@ MAE = Family(
     unused=r"pos_embed|decoder_embed\.(weight|bias)",
 )
 MAE_CLASSIFIER = Family(
-    "CRATE-MAE classifier",  # class token, LayerNorm, head: the LayerNorm is the body's last one
+    "CRATE-MAE classifier",  # its LayerNorm before the head is the final norm of the body
     CrateForImageClassification,
     modules={**_CONVOLUTION, "head": "head"},
     positions="pos_embed",
@@ -102,11 +102,11 @@ MAE_CLASSIFIER = Family(
     unused=r"mask_token|decoder_.*",
 )
 
-_OTHERS = {  # a key that gives the family away: what it looks like
+_OTHERS = {  # regular expression of a telltale key: description of the model
     r"transformer\.h\.\d+\.attn\.temp$": "a ToST language model",
     r"attn\.temp$|cls_attn_blocks\.": "a ToST vision model",
     r"transformer\.resblocks\.": "a CLIP or CLIPA tower",
-    r"encoderblock_\d+": "CRATE-alpha under its JAX names (take the PyTorch file)",
+    r"encoderblock_\d+": "CRATE-alpha under its JAX names (use the PyTorch file)",
     r"\.attention\.project\.weight$": "a model saved by this package (open its folder by from_pretrained)",
     r"^roberta\.|embeddings\.word_embeddings": "RoBERTa or BERT (give RoBERTa's folder, with its config.json)",
     r"(^|\.)h\.\d+\.attn\.c_attn": "GPT-2 (give its folder, with its config.json)",
@@ -118,7 +118,7 @@ _OTHERS = {  # a key that gives the family away: what it looks like
 
 
 def detect(names: Iterable[str]) -> Family:
-    """The family a state dict belongs to, by its keys; another model's is refused by what it looks like."""
+    """Return the family of a state dict by its keys; the error for another model says what it looks like."""
     names = list(names)
 
     def some(pattern: str) -> bool:
@@ -134,33 +134,45 @@ def detect(names: Iterable[str]) -> Family:
     if some(r"^transformer\.layers\.\d+\.1\.fn\.weight$"):
         return DEMO if some(r"^head\.") else CLASSIFIER
     raise CrateError(
-        f"is not a released CRATE, CRATE-MAE or CRATE-alpha checkpoint; its keys begin with {listed(names)}"
+        f"is not a released CRATE, CRATE-MAE or CRATE-alpha checkpoint; its keys begin with {join_names(names)}"
     )
 
 
-def released_names(family: Family, layers: int, decoder_layers: int, bias: bool, identity: bool) -> dict[str, str]:
-    """Our parameters and the file's key of each."""
-    names = {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in family.modules.items() for kind in _PAIR}
-    names |= {f"{EMBEDDING}class_token": "cls_token", f"{EMBEDDING}positions.weight": family.positions}
+def released_sources(family: Family, layers: int, decoder_layers: int, bias: bool, identity: bool) -> dict[str, Source]:
+    """Return the source of each of our parameters in a released file.
+
+    `bias` states whether output maps have a bias, `identity` whether the file leaves out output maps.
+    """
+    sources = {
+        f"{EMBEDDING}class_token": Source(("cls_token",), leading=2),
+        f"{EMBEDDING}positions.weight": Source((family.positions,), leading=1),
+    }
     if family.mask_token:
-        names["mask_token"] = "mask_token"
+        sources["mask_token"] = Source(("mask_token",), leading=2)
 
-    def norm(ours: str, theirs: str) -> dict[str, str]:
-        return {f"{ours}.{kind}": f"{theirs}norm.{kind}" for kind in _PAIR}
+    def add(ours: str, theirs: str, kinds: tuple[str, ...] = _PAIR) -> None:
+        sources.update({f"{ours}.{kind}": Source((f"{theirs}.{kind}",)) for kind in kinds})
 
-    def attention(ours: str, theirs: str) -> dict[str, str]:
-        half = norm(f"{ours}attention_norm", theirs)
-        half[f"{ours}attention.project.weight"] = f"{theirs}fn.qkv.weight"
-        for kind in () if identity else _PAIR if bias else _PAIR[:1]:
-            half[f"{ours}attention.output.{kind}"] = f"{theirs}fn.to_out.0.{kind}"
-        return half
+    def add_attention(ours: str, theirs: str) -> None:
+        add(f"{ours}attention_norm", f"{theirs}norm")
+        add(f"{ours}attention.project", f"{theirs}fn.qkv", ("weight",))
+        kinds = _PAIR if bias else ("weight",)
+        if identity:
+            sources.update({f"{ours}attention.output.{kind}": Source(()) for kind in kinds})
+        else:
+            add(f"{ours}attention.output", f"{theirs}fn.to_out.0", kinds)
 
+    for ours, theirs in family.modules.items():
+        add(ours, theirs)
     for i in range(layers):
         ours, theirs = f"crate.layers.{i}.", family.layers.format(i)
-        names |= attention(ours, f"{theirs}0.") | norm(f"{ours}sparsifier_norm", f"{theirs}1.")
-        names |= {f"{ours}sparsifier.{own}": f"{theirs}1.fn.{their}" for own, their in family.dictionaries.items()}
+        add_attention(ours, f"{theirs}0.")
+        add(f"{ours}sparsifier_norm", f"{theirs}1.norm")
+        for own, their in family.dictionaries.items():
+            sources[f"{ours}sparsifier.{own}"] = Source((f"{theirs}1.fn.{their}",))
     for i in range(decoder_layers):
         ours, theirs = f"decoder_layers.{i}.", str(family.decoder).format(i)
-        names |= norm(f"{ours}synthesis_norm", f"{theirs}0.") | attention(ours, f"{theirs}1.")
-        names[f"{ours}synthesis.dictionary"] = f"{theirs}0.fn.weight"
-    return names
+        add(f"{ours}synthesis_norm", f"{theirs}0.norm")
+        sources[f"{ours}synthesis.dictionary"] = Source((f"{theirs}0.fn.weight",))
+        add_attention(ours, f"{theirs}1.")
+    return sources

@@ -47,8 +47,6 @@ def attention_mask(
 class _MultiHead(Attention):
     """Softmax attention of K heads between a projection of the tokens and a map back to them."""
 
-    projections = 1
-    """Number of maps of d × K·p from the tokens to the heads; one more leads back."""
     cache_tensors = 1
     output: OutputProjection
 
@@ -118,12 +116,6 @@ class _MultiHead(Attention):
             scores = scores.masked_fill(~pairs, float("-inf"))
         attention = scores.softmax(dim=-1)
         return F.dropout(attention, dropout) @ value, attention
-
-    def flops(self, tokens: int, num_queries: int | None = None) -> int:
-        """Count the maps to the heads and back, and the scores and values of all pairs, causal or not."""
-        queries = tokens if num_queries is None else num_queries
-        maps = 2 * self.spec.dim * self.inner * (self.projections * tokens + queries)
-        return maps + 4 * queries * tokens * self.inner
 
     def extra_repr(self) -> str:
         return f"heads={self.spec.heads}, head_dim={self.spec.head_dim}, causal={self.spec.causal}"
@@ -210,7 +202,6 @@ class MHSA(_MultiHead):
     MHSA(Z) = [softmax(Q_k K_kᵀ/√p) V_k]_k W_Oᵀ + b   (z (batch, n, d))
     """
 
-    projections = 3
     cache_tensors = 2
 
     def __init__(self, spec: AttentionSpec) -> None:
@@ -270,10 +261,6 @@ class TSSA(SubspaceAttention):
         out = self.output(self.join(out[:, :, :num_queries]))
         attention = torch.diag_embed(membership[..., 0])[:, :, :num_queries] if return_attention else None
         return self.dropout(out), attention
-
-    def flops(self, tokens: int, num_queries: int | None = None) -> int:
-        """Count the two maps only: the statistics are sums, not matrix products."""
-        return 2 * self.spec.dim * self.inner * (tokens + (tokens if num_queries is None else num_queries))
 
     def _bias(self, table: Tensor, tokens: int, mask: Tensor | None) -> Tensor:
         """Return the bias of every token, (K, n, 1), or (batch, K, n, 1) if padding may come first."""

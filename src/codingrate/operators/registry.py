@@ -101,10 +101,6 @@ class Attention(nn.Module):
         """Compute the update of every token, and the attention on request."""
         raise NotImplementedError  # abstract
 
-    def flops(self, tokens: int, num_queries: int | None = None) -> int:
-        """Count the operations of the matrix products for one sequence; a multiply-add counts as two."""
-        raise NotImplementedError  # abstract
-
 
 class Sparsifier(nn.Module):
     """Contract of the second half of a layer, which treats every token alike."""
@@ -116,10 +112,6 @@ class Sparsifier(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Map tokens (..., d) to tokens (..., d)."""
-        raise NotImplementedError  # abstract
-
-    def flops(self, tokens: int) -> int:
-        """Count the operations of the matrix products at inference; a multiply-add counts as two."""
         raise NotImplementedError  # abstract
 
 

@@ -48,10 +48,6 @@ class DictionarySparsifier(Sparsifier):
         """Return D, with orthonormal columns if the spec asks for them."""
         return orthonormal_columns(self.dictionary) if self.spec.orthonormal else self.dictionary
 
-    def flops(self, tokens: int) -> int:
-        """Count one product per token; what depends on D alone is computed once and cached."""
-        return 2 * tokens * self.spec.dim**2
-
     def extra_repr(self) -> str:
         return f"dim={self.spec.dim}, step_size={self.spec.step_size}, sparsity={self.spec.sparsity}"
 
@@ -188,10 +184,6 @@ class OvercompleteDictionary(Sparsifier):
         """Map tokens (..., d) to their update (..., d)."""
         return self.codes(z) @ self.synthesis.mT
 
-    def flops(self, tokens: int) -> int:
-        """Count three products with D and one with D'."""
-        return 8 * tokens * self.dictionary.numel()
-
     def codes(self, z: Tensor) -> Tensor:
         """Compute the sparse code A₂ (..., m·d) of tokens (..., d)."""
         eta, threshold = self.spec.step_size, self.spec.step_size * self.spec.sparsity
@@ -221,10 +213,6 @@ class MLP(Sparsifier):
         """Map tokens (..., d) to their update (..., d)."""
         return self.dropout(self.contract(F.gelu(self.expand(z), approximate=self.approximate)))
 
-    def flops(self, tokens: int) -> int:
-        """Count the two linear maps."""
-        return 4 * tokens * self.expand.weight.numel()
-
 
 @SPARSIFIERS.register("none")
 class Identity(Sparsifier):
@@ -238,7 +226,3 @@ class Identity(Sparsifier):
     def forward(self, z: Tensor) -> Tensor:
         """Return the tokens unchanged."""
         return z
-
-    def flops(self, tokens: int) -> int:
-        """Return 0."""
-        return 0

@@ -20,6 +20,7 @@ TaskName = Literal[
     "classification", "autoencoding", "distillation", "causal-lm", "masked-lm", "sequence-classification"
 ]
 
+Separator = Literal["document", "line", "paragraph"]
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -78,7 +79,7 @@ class TextSection:
     """Vocabulary size that `bpe` learns, special tokens included."""
     block: Annotated[int, Field(ge=2)] = 256
     """Context length: tokens per sample of a language model, and rows of its position table."""
-    separate: Literal["document", "line", "paragraph"] = "document"
+    separate: Separator = "document"
     """Unit that counts as one document in a text file; paragraphs are separated by blank lines."""
     text_column: str | None = None
     """Column of a table that holds the text, if it cannot be inferred."""

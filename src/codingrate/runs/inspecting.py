@@ -55,17 +55,15 @@ def inspect_runs(
     def notes() -> Iterator[str]:  # consumed after the samples have been read
         yield from (f"{run.source} has random weights, so its report means little." for run in runs if run.untrained)
         yield from samples.notes
-        if unreadable:
-            yield f"{len(unreadable)} images could not be read; the first of them is {unreadable[0]}."
+        if names := list(dict.fromkeys(unreadable)):  # every model has read the same images
+            yield f"{len(names)} images could not be read; the first of them is {names[0]}."
 
     def reader(run: Run, model: CratePreTrainedModel) -> Callable[[], Iterator[Any]]:
         own = None if run is runs[0] else run.task
-        return lambda: task.batches(
-            model, split=split, limit=limit, batch_size=batch_size, reader=own, unreadable=unreadable
-        )
+        return lambda: task.batches(model, own, split=split, limit=limit, batch_size=batch_size, unreadable=unreadable)
 
     subjects = [_subject(run, name, checkpoint, reader) for name, run in zip(names, runs, strict=True)]
-    data = {"name": samples.data, "split": samples.split, "samples": samples.count}
+    data = {"name": samples.data, "split": samples.split, "samples": samples.total}
     return inspect_models(subjects, data=data, notes=notes(), progress=runs[0].progress, **options)
 
 
@@ -172,9 +170,10 @@ def detect_objects(
     if benchmark == "coco":
         objects, found = load_coco(data, split, limit), []
         settings: dict[str, Any] = {"layer": layer, "side": size, "refine": refine}
+        settings["threshold"] = 0.15 if threshold is None else threshold
         with run.progress("maskcut", len(objects.images)) as advance:
             for image in objects.images:
-                segments = find_objects(model, image.read(), augment, threshold=threshold or 0.15, **settings)
+                segments = find_objects(model, image.read(), augment, **settings)
                 found += [Detection.from_mask(image.id, part.mask, part.box, part.score) for part in segments]
                 advance()
         return DetectionReport(benchmark, layer, size, coco_precision(objects, found), tuple(found))

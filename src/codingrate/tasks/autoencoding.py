@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CrateError
-from ..evaluation.inputs import check_image_input, match_dtype
+from ..evaluation.inputs import check_image_input
 from ..models.autoencoder import CrateForMaskedAutoencoding, kept_patches, random_mask
 from ..models.base import CratePreTrainedModel, eval_mode
 from .base import Step, first_samples, generator
@@ -35,7 +35,7 @@ def own_masks(pixel_values: Tensor, patches: int, ratio: float, seed: int = 0) -
 class Autoencoding(ImageTask):
     """The reconstruction loss: under a new mask in every training step, under each image's own mask in evaluation."""
 
-    def build_model(self) -> CratePreTrainedModel:
+    def create_model(self) -> CratePreTrainedModel:
         model = self.build_vision_model(continue_training=True)
         if not isinstance(model, CrateForMaskedAutoencoding):
             name = self.recipe.source or self.recipe.model.name
@@ -65,10 +65,10 @@ class Autoencoding(ImageTask):
     def report(self, measured: MeasuredSplit) -> ReconstructionReport:
         losses = measured.values["loss"]
         return ReconstructionReport(
-            data=measured.data.name,
-            split=measured.split,
+            data=measured.crops.data.name,
+            split=measured.crops.split,
             images=len(losses),
-            corrupt=measured.corrupt,
+            corrupt=measured.crops.corrupt,
             loss=float(losses.mean()),
             loss_std=float(losses.std()),
             seconds=measured.seconds,
@@ -100,7 +100,7 @@ class Autoencoding(ImageTask):
         height, width = (side // config.patch_size for side in pixels.shape[-2:])
         mask = own_masks(pixels, height * width, config.mask_ratio, seed).to(model.device)
         with eval_mode(model), torch.inference_mode():
-            output = autoencoder(pixel_values=match_dtype(model, pixels), mask=mask, return_dict=True)
+            output = autoencoder(pixel_values=pixels.to(model.dtype), mask=mask, return_dict=True)
             patches, grid = autoencoder.embedding.patches(pixels)
             rebuilt = output.reconstruction
             if config.normalize_pixels:

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, TypedDict, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from .._report import Report
+from .._state import seeded
 from ..data import dataset_names, text_names
 from ..errors import CrateError
-from ..models.base import CratePreTrainedModel
+from ..models.base import CratePreTrainedModel, eval_mode
+from ..models.loading import load_model
 from ..recipes.schema import Recipe
 
 Progress = Callable[[int], None]
 """A function that is told how many samples were just processed."""
+
+
+def no_progress(count: int) -> None:
+    """Ignore the progress."""
+
+
 Values = dict[str, NDArray[np.float64]]
 """Metrics of every sample by name, each (samples,)."""
 
@@ -51,17 +60,25 @@ class Step:
     """Means over the batch for the log, such as the accuracy."""
 
 
-@dataclass(frozen=True)
-class Samples:
-    """The samples that an inspection measures."""
+class Samples(NamedTuple):
+    """The samples that an inspection measures; `total` is 0 if unknown, `notes` are sentences for the reader."""
 
     data: str
-    """Name of the dataset."""
     split: str
-    count: int
-    """Number of samples; 0 if unknown."""
+    total: int
     notes: tuple[str, ...] = ()
-    """Sentences a reader of the results should know."""
+
+
+class Reading(TypedDict, total=False):
+    """How samples are read, by an evaluation or an inspection."""
+
+    split: str | None
+    limit: int
+    """Largest number of samples. Default: all."""
+    batch_size: int
+    progress: Progress
+    unreadable: list[str]
+    """List to which the names of images that could not be read are added."""
 
 
 class Task(ABC):
@@ -128,9 +145,22 @@ class Task(ABC):
 
     # Model and loss
 
-    @abstractmethod
     def build_model(self) -> CratePreTrainedModel:
         """Build the model of the recipe, with random weights from the run's seed or from the source model."""
+        _ = self.data  # opened first, so that it cannot draw from the seed
+        with seeded(self.recipe.run.seed):
+            return self.create_model()
+
+    def load_source(self) -> CratePreTrainedModel:
+        """Load the model that training starts from."""
+        try:
+            return load_model(cast(str, self.paths.source))
+        except CrateError as error:
+            raise CrateError(f"model.from={self.recipe.source}: {error}") from error
+
+    @abstractmethod
+    def create_model(self) -> CratePreTrainedModel:
+        """Create the model for `build_model`."""
 
     @abstractmethod
     def loss(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> Step:
@@ -179,15 +209,19 @@ class Task(ABC):
     # Evaluation, prediction, inspection
 
     @abstractmethod
-    def evaluate(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        batch_size: int = 64,
-        progress: Progress | None = None,
-    ) -> Report:
+    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> Report:
         """Measure a model on a split of the task's data."""
+
+    def measure_batches(self, model: CratePreTrainedModel, batches: Iterable[dict[str, Any]]) -> Values:
+        """Measure batches that lie on the model's device, in eval mode."""
+        parts: dict[str, list[NDArray[np.float64]]] = {}
+        with eval_mode(model), torch.inference_mode():
+            for batch in batches:
+                for name, values in self.measure(model, model, batch).items():
+                    parts.setdefault(name, []).append(values.double().cpu().numpy())
+        if not all(np.isfinite(array).all() for array in parts.get("loss", [])):
+            raise CrateError("the model's loss is not finite: training diverged or the model's file is damaged")
+        return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
     def baseline(self, split: str | None = None, progress: Progress | None = None) -> dict[str, dict[str, float]]:
         """Measure a simple rival on the task's data; the result has an entry per split or rival."""
@@ -204,20 +238,11 @@ class Task(ABC):
 
     @abstractmethod
     def batches(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        limit: int = 1000,
-        batch_size: int = 64,
-        reader: Task | None = None,
-        progress: Progress | None = None,
-        unreadable: list[str] | None = None,
+        self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]
     ) -> Iterator[Any]:
         """Yield samples as a model reads them: pixels (batch, channels, height, width) or a mapping with `input_ids`.
 
-        With `reader`, the task of another model, images are cropped and normalized as that task does. The names of
-        images that could not be read are added to `unreadable`.
+        With `reader`, the task of another model, images are cropped and normalized as that task does.
         """
 
     @abstractmethod
@@ -232,15 +257,6 @@ def weighted_means(values: Values) -> dict[str, float]:
     if weight is None:
         return {name: float(column.mean()) for name, column in columns.items()}
     return {name: float((column * weight).sum() / weight.sum()) for name, column in columns.items()}
-
-
-def collect(batches: Iterator[dict[str, Tensor]]) -> Values:
-    """Concatenate the metrics of batches into one array per name."""
-    parts: dict[str, list[Any]] = {}
-    for batch in batches:
-        for name, values in batch.items():
-            parts.setdefault(name, []).append(values.double().cpu().numpy())
-    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
 def cosine(start: float, end: float, share: float) -> float:

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from ..errors import CrateError
 from ..evaluation.imagenet_real import match_real_labels, real_accuracy
-from ..evaluation.inputs import check_image_input, match_dtype
+from ..evaluation.inputs import check_image_input
 from ..models.base import CratePreTrainedModel, eval_mode
 from ..models.classifier import CrateForImageClassification
-from .base import Progress, Step, Values, expect_model, freeze_body
+from .base import Reading, Step, Values, expect_model, freeze_body
 from .images import ImageTask, MeasuredSplit
 from .reports import ClassificationReport, classification_report
 
@@ -27,7 +28,7 @@ class Classification(ImageTask):
 
     best_metric, higher_is_better = "top1", True
 
-    def build_model(self) -> CratePreTrainedModel:
+    def create_model(self) -> CratePreTrainedModel:
         classes = self.data.classes
         labels = {
             "id2label": dict(enumerate(classes)),
@@ -68,29 +69,21 @@ class Classification(ImageTask):
     def headline(self, metrics: dict[str, float]) -> str:
         return f"top-1 {metrics['top1']:.2%}, top-5 {metrics['top5']:.2%}, test loss {metrics['loss']:.4f}"
 
-    def evaluate(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        batch_size: int = 64,
-        progress: Progress | None = None,
-    ) -> ClassificationReport:
+    def measure_split(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> MeasuredSplit:
         self._check_head(model)
-        return self.report(self.measure_split(model, split or self.default_split, batch_size, progress))
+        return super().measure_split(model, **reading)
 
     def report(self, measured: MeasuredSplit) -> ClassificationReport:
         return classification_report(measured, self.summarize(measured.values))
 
     def evaluate_real(
-        self, model: CratePreTrainedModel, labels: str | Path, *, batch_size: int = 64, progress: Progress | None = None
+        self, model: CratePreTrainedModel, labels: str | Path, **reading: Unpack[Reading]
     ) -> ClassificationReport:
         """Evaluate on the test split and add the accuracy by ImageNet's ReaL labels (real.json)."""
-        self._check_head(model)
         accepted = match_real_labels(self.data, self.data.test, labels)
-        measured = self.measure_split(model, "test", batch_size, progress)
+        measured = self.measure_split(model, **reading)
         predictions = measured.values["prediction"].astype(np.int64)
-        kept = [accepted[index] for index in np.flatnonzero(measured.readable)]
+        kept = [accepted[index] for index in np.flatnonzero(measured.crops.readable)]
         return replace(self.report(measured), real_top1=real_accuracy(predictions, kept))
 
     def _check_head(self, model: CratePreTrainedModel) -> None:
@@ -107,7 +100,7 @@ class Classification(ImageTask):
             return super().predict(model, inputs)
         check_image_input(model, self.recipe.augment)
         with eval_mode(model), torch.inference_mode():
-            pixels = match_dtype(model, self.read(inputs).to(model.device))
+            pixels = self.read(inputs).to(model.device, model.dtype)
             logits = cast(Any, model)(pixel_values=pixels).logits.float()
         return labeled_scores(model, logits.softmax(-1))
 

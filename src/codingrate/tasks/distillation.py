@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from .._report import Report
 from ..data import ViewAugment
@@ -16,7 +17,7 @@ from ..models.base import CratePreTrainedModel
 from ..models.classifier import CrateForImageClassification
 from ..models.distillation import CrateForSelfDistillation
 from ..recipes.schema import Recipe
-from .base import Step, TaskPaths, cosine
+from .base import Reading, Step, TaskPaths, cosine
 from .images import ImageTask
 
 COLLAPSED = 0.01
@@ -50,7 +51,7 @@ class Distillation(ImageTask):
         self.temperature, self.momentum = section.final_teacher_temperature, section.momentum
         self.logs_metrics, self.last_layer_frozen, self.current_step = True, False, 0
 
-    def build_model(self) -> CratePreTrainedModel:
+    def create_model(self) -> CratePreTrainedModel:
         recipe = self.recipe
         body = self.build_vision_model({"num_labels": 0})
         if not isinstance(body, CrateForImageClassification):
@@ -129,8 +130,8 @@ class Distillation(ImageTask):
     def save(self, model: CratePreTrainedModel, weights: dict[str, Tensor] | None, folder: Path) -> None:
         super().save(cast(CrateForSelfDistillation, model).as_backbone(), None, folder)
 
-    def evaluate(self, model: CratePreTrainedModel, **options: Any) -> Report:
-        del model, options
+    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> Report:
+        del model, reading
         raise CrateError("a self-distilled model has features but no classes; measure it with crate probe RUN")
 
 

@@ -4,47 +4,42 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from .._report import Report
-from .._state import seeded
 from ..data import (
     Augment,
     BatchAugment,
     CorruptImages,
+    EvaluationBatches,
     ImageData,
     collate,
-    image_batches,
     load_images,
     read_image,
     sample_photographs,
     torch_dataset,
 )
 from ..errors import CrateError
-from ..evaluation.inputs import check_image_input, match_dtype
+from ..evaluation.inputs import check_image_input
 from ..models.base import CratePreTrainedModel, eval_mode
-from ..models.loading import load_model, transfer_body
+from ..models.loading import transfer_body
 from ..models.presets import create_model
 from ..models.processing import image_processor
 from ..recipes.schema import MUST_GIVE, Recipe
-from .base import Progress, Samples, Task, TaskPaths, Values, collect
+from .base import Reading, Samples, Task, TaskPaths, Values
 
 
-@dataclass(frozen=True)
-class MeasuredSplit:
-    """The metrics of every image of a split, and what a report says about them."""
+class MeasuredSplit(NamedTuple):
+    """The metrics of every image of a split, the crops they were measured on, and the time it took."""
 
     values: Values
-    data: ImageData
-    split: str
-    corrupt: tuple[str, ...]
-    readable: list[bool]
-    """Whether each image of the split could be read, in order."""
+    crops: EvaluationBatches
     seconds: float
 
 
@@ -129,12 +124,11 @@ class ImageTask(Task):
         """
         section, augment = self.recipe.model, self.recipe.augment
         fields = {"image_size": augment.image_size, "num_channels": augment.channels, **(fields or {})}
-        with seeded(self.recipe.run.seed):
-            if self.paths.source is None:
-                return create_model(section.name, **{**(defaults or {}), **fields, **section.config})
-            source = load_model(self.paths.source)
-            if not continue_training:
-                return transfer_body(source, {**fields, **section.config})
+        if self.paths.source is None:
+            return create_model(section.name, **{**(defaults or {}), **fields, **section.config})
+        source = self.load_source()
+        if not continue_training:
+            return transfer_body(source, {**fields, **section.config})
         if section.config or any(getattr(source.config, key) != value for key, value in fields.items()):
             raise CrateError(
                 "model.from: training continues with the model as it is; leave out model.config and keep its image size"
@@ -143,54 +137,38 @@ class ImageTask(Task):
 
     # Evaluation
 
-    def evaluate(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        batch_size: int = 64,
-        progress: Progress | None = None,
-    ) -> Report:
-        return self.report(self.measure_split(model, split or self.default_split, batch_size, progress))
+    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> Report:
+        return self.report(self.measure_split(model, **reading))
 
     def report(self, measured: MeasuredSplit) -> Report:
         """Summarize the metrics of a split."""
         raise NotImplementedError  # abstract: tasks with an evaluation of their own do not call it
 
-    def measure_split(
-        self, model: CratePreTrainedModel, split: str, batch_size: int, progress: Progress | None
-    ) -> MeasuredSplit:
+    def measure_split(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> MeasuredSplit:
         """Measure every image of a split, with the evaluation crop, in eval mode."""
-        check_image_input(model, self.recipe.augment)
-        corrupt, readable = CorruptImages(self.recipe.data.max_corrupt), list[bool]()
-
-        def measured() -> Iterator[dict[str, Tensor]]:
-            for batch in image_batches(
-                self.data,
-                self.recipe.augment,
-                split=split,
-                batch_size=batch_size,
-                workers=self.recipe.data.workers,
-                device=model.device,
-                corrupt=corrupt,
-            ):
-                readable.extend(batch.readable)
-                if len(batch.labels):
-                    pixels = match_dtype(model, batch.pixel_values)
-                    inputs = {"pixel_values": pixels, "labels": batch.labels.to(model.device)}
-                    yield self.measure(model, model, self.add_targets(inputs, None, model))
-                if progress is not None:
-                    progress(len(batch.readable))
-
         start = time.perf_counter()
-        with eval_mode(model), torch.inference_mode():
-            values = collect(measured())
-        seconds = time.perf_counter() - start
-        names = corrupt.finish()
-        for name, column in values.items():
-            if not torch.from_numpy(column).isfinite().all() and name == "loss":
-                raise CrateError("the loss is not finite: training diverged or the model's file is damaged")
-        return MeasuredSplit(values, self.data, split, names, readable, seconds)
+        crops = self._crops(model, self.data, self.recipe.augment, reading)
+        inputs = ({"pixel_values": pixels, "labels": labels.to(model.device)} for pixels, labels in crops)
+        values = self.measure_batches(model, (self.add_targets(batch, None, model) for batch in inputs))
+        return MeasuredSplit(values, crops, time.perf_counter() - start)
+
+    def _crops(
+        self, model: CratePreTrainedModel, data: ImageData, augment: Augment, reading: Reading
+    ) -> EvaluationBatches:
+        """Return the evaluation crops of a split, on the device and in the precision of the model."""
+        check_image_input(model, augment)
+        return EvaluationBatches(
+            data,
+            augment,
+            split=reading.get("split") or self.default_split,
+            limit=reading.get("limit"),
+            batch_size=reading.get("batch_size", 64),
+            workers=self.recipe.data.workers,
+            device=model.device,
+            dtype=model.dtype,
+            progress=reading.get("progress"),
+            max_corrupt=self.recipe.data.max_corrupt,
+        )
 
     # Prediction and inspection
 
@@ -203,7 +181,7 @@ class ImageTask(Task):
         """Return the features of every image, (width,)."""
         check_image_input(model, self.recipe.augment)
         with eval_mode(model), torch.inference_mode():
-            pixels = match_dtype(model, self.read(inputs).to(model.device))
+            pixels = self.read(inputs).to(model.device, model.dtype)
             return list(cast(Any, model).features(pixels).float().cpu())
 
     @cached_property
@@ -227,36 +205,14 @@ class ImageTask(Task):
         return Samples(data.name, split, count, notes)
 
     def batches(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        limit: int = 1000,
-        batch_size: int = 64,
-        reader: Task | None = None,
-        progress: Progress | None = None,
-        unreadable: list[str] | None = None,
+        self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]
     ) -> Iterator[Tensor]:
         data, own, _ = self.inspected
         augment = own if reader is None else replace(reader.recipe.augment, evaluation=own.evaluation)
-        corrupt = CorruptImages(self.recipe.data.max_corrupt)
-        for batch in image_batches(
-            data,
-            augment,
-            split=split or self.default_split,
-            limit=limit,
-            batch_size=batch_size,
-            workers=self.recipe.data.workers,
-            device=model.device,
-            corrupt=corrupt,
-        ):
-            if len(batch.labels):
-                yield match_dtype(model, batch.pixel_values)
-            if progress is not None:
-                progress(len(batch.readable))
-        names = corrupt.finish()
-        if unreadable is not None:
-            unreadable[:] = names
+        crops = self._crops(model, data, augment, reading)
+        for pixels, _ in crops:
+            yield pixels
+        reading.get("unreadable", []).extend(crops.corrupt)
 
     def layerwise_batch(self, samples: list[Any]) -> list[Tensor]:
         return [cast(Tensor, self.augment.eval()(self.collate(samples)["pixel_values"]))]

@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from .._distributed import main_process_first
 from .._report import Report
@@ -27,13 +28,14 @@ from ..data import (
     mask_tokens,
     pack_text,
 )
-from ..errors import CrateError
+from ..errors import CrateError, unknown_name
 from ..evaluation import Candidate, NGram, fill_masks, next_token_losses, perplexity, unigram_cross_entropy
-from ..models.base import CratePreTrainedModel, eval_mode
+from ..models.base import CratePreTrainedModel
 from ..models.language import CrateForCausalLM, CrateForMaskedLM
-from .base import Progress, Samples, Step, Task, Values, collect, expect_model, generator, weighted_means
+from ..recipes.schema import Separator
+from .base import Progress, Reading, Samples, Step, Task, Values, expect_model, generator, no_progress, weighted_means
 from .reports import MaskedReport
-from .text import TextTask, choose_split, chunks, evenly_spaced
+from .text import TextTask, choose_split, spread
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -64,9 +66,11 @@ class LanguageTask(TextTask):
         *,
         held_out: bool = True,
         text_column: str | None = None,
-        separate: Literal["document", "line", "paragraph"] | None = None,
+        separate: Separator | None = None,
     ) -> Task:
         """Return the same task on another text, read by column and document separator."""
+        if separate not in (None, *get_args(Separator)):
+            raise unknown_name("--separate", separate, get_args(Separator))
         other = super().with_data(name, path, held_out=held_out)
         text = replace(other.recipe.text, text_column=text_column, separate=separate or "document")
         return type(self)(replace(other.recipe, text=text), self.paths)
@@ -115,23 +119,13 @@ class LanguageTask(TextTask):
         return Samples(self.data.text.name, split, min(limit, len(blocks)), (note,))
 
     def batches(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        limit: int = 1000,
-        batch_size: int = 64,
-        reader: Task | None = None,
-        progress: Progress | None = None,
-        unreadable: list[str] | None = None,
+        self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]
     ) -> Iterator[dict[str, Tensor]]:
-        del reader, unreadable
-        blocks = self._inspected_blocks(split or self.default_split)
-        for part in chunks(evenly_spaced(len(blocks), min(limit, len(blocks))), batch_size):
-            ids = torch.stack([blocks[index]["input_ids"] for index in part])
-            yield {"input_ids": ids.to(model.device)}
-            if progress is not None:
-                progress(len(ids))
+        del reader  # models are compared only if their tokenizers are equal
+        blocks = self._inspected_blocks(reading.get("split") or self.default_split)
+        for part in spread(len(blocks), reading):
+            yield {"input_ids": torch.stack([blocks[index]["input_ids"] for index in part]).to(model.device)}
+            reading.get("progress", no_progress)(len(part))
 
     def _inspected_blocks(self, split: str) -> Blocks:
         tokens = self.tokens(split)
@@ -151,7 +145,7 @@ class CausalLM(LanguageTask):
 
     kind, special_tokens = "causal", "eos"
 
-    def build_model(self) -> CratePreTrainedModel:
+    def create_model(self) -> CratePreTrainedModel:
         return self.build_language_model(CrateForCausalLM, "crate-gpt-base")
 
     def datasets(self, rank: int = 0, world_size: int = 1) -> tuple[Any, Any]:
@@ -190,17 +184,15 @@ class CausalLM(LanguageTask):
     def layerwise_batch(self, samples: list[Any]) -> list[Tensor]:
         return [torch.stack([sample["input_ids"][:-1] for sample in samples])]
 
-    def evaluate(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        batch_size: int = 64,
-        progress: Progress | None = None,
-    ) -> Report:
+    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> Report:
         """Measure the perplexity by sliding windows of the recipe's context length."""
-        tokens = self.tokens(split or self.default_split)
-        return perplexity(model, tokens, block=self.recipe.text.block, batch_size=batch_size, progress=progress)
+        return perplexity(
+            model,
+            self.tokens(reading.get("split") or self.default_split),
+            block=self.recipe.text.block,
+            batch_size=reading.get("batch_size", 64),
+            progress=reading.get("progress"),
+        )
 
     def baseline(
         self,
@@ -245,7 +237,7 @@ class MaskedLM(LanguageTask):
         """The ids that masking needs."""
         return Masking.of(self.tokenizer)
 
-    def build_model(self) -> CratePreTrainedModel:
+    def create_model(self) -> CratePreTrainedModel:
         return self.build_language_model(CrateForMaskedLM, "crate-bert-base")
 
     def datasets(self, rank: int = 0, world_size: int = 1) -> tuple[Any, Any]:
@@ -282,35 +274,20 @@ class MaskedLM(LanguageTask):
     def layerwise_batch(self, samples: list[Any]) -> list[Tensor]:
         return [self.collate(samples)["input_ids"]]
 
-    def evaluate(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        batch_size: int = 64,
-        progress: Progress | None = None,
-    ) -> MaskedReport:
+    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> MaskedReport:
         expect_model(model, CrateForMaskedLM, self.recipe.task)
-        blocks = Blocks(self.tokens(split or self.default_split), self.recipe.text.block)
-
-        def measured() -> Iterator[dict[str, Tensor]]:
-            for part in chunks(list(range(len(blocks))), batch_size):
-                batch = self.collate([blocks[index] for index in part])
-                batch = self.prepare(batch, None, model)
-                yield self.measure(model, model, {name: value.to(model.device) for name, value in batch.items()})
-                if progress is not None:
-                    progress(batch["input_ids"].numel())
-
-        start = time.perf_counter()
-        with eval_mode(model), torch.inference_mode():
-            values = collect(measured())
+        start, blocks = (
+            time.perf_counter(),
+            Blocks(self.tokens(reading.get("split") or self.default_split), self.recipe.text.block),
+        )
+        values = self.measure_batches(model, self.loaded(model, blocks, reading))
         masked = int(values["weight"].sum())
-        metrics = weighted_means(values) if masked else {}
-        if not masked or not math.isfinite(metrics["loss"]):
-            raise CrateError("no token was masked; use more text" if not masked else "the model's loss is not finite")
+        if not masked:
+            raise CrateError("no token was masked; use more text")
+        metrics = weighted_means(values)
         return MaskedReport(
             cross_entropy=metrics["loss"],
-            perplexity=math.exp(metrics["loss"]) if metrics["loss"] < 700 else math.inf,
+            perplexity=math.exp(min(metrics["loss"], 700.0)),
             accuracy=metrics["accuracy"],
             tokens=masked,
             block=self.recipe.text.block,

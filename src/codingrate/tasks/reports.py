@@ -96,7 +96,7 @@ class ClassificationReport(EvaluationReport):
 
 def classification_report(measured: MeasuredSplit, metrics: dict[str, float]) -> ClassificationReport:
     """Build the report of a classifier from the predictions and labels of a split."""
-    classes = measured.data.classes
+    crops, classes = measured.crops, measured.crops.data.classes
     true, predicted = (measured.values[name].astype(np.int64) for name in ("label", "prediction"))
     images = np.bincount(true, minlength=len(classes))
     correct = np.bincount(true[true == predicted], minlength=len(classes))
@@ -109,10 +109,10 @@ def classification_report(measured: MeasuredSplit, metrics: dict[str, float]) ->
         for name, count, right in zip(classes, images, correct, strict=True)
     ]
     return ClassificationReport(
-        data=measured.data.name,
-        split=measured.split,
+        data=crops.data.name,
+        split=crops.split,
         images=len(true),
-        corrupt=measured.corrupt,
+        corrupt=crops.corrupt,
         loss=metrics["loss"],
         top1=metrics["top1"],
         top5=metrics["top5"] if len(classes) > 5 else None,

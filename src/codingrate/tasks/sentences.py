@@ -10,23 +10,22 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 from transformers import DataCollatorWithPadding
+from typing_extensions import Unpack
 
 from .._distributed import main_process_first
-from .._state import seeded
 from ..data import GLUE, SentenceData, SentenceDataset, load_sentences
 from ..errors import CrateError
 from ..evaluation import bag_of_words_metrics, sentence_metrics
 from ..models.base import CrateModel, CratePreTrainedModel, eval_mode
 from ..models.config import CrateConfig
 from ..models.language import CrateForSequenceClassification
-from ..models.loading import inherited_config, load_body, load_model
+from ..models.loading import inherited_config, load_body
 from ..models.presets import build_config, preset
-from .base import Progress, Samples, Step, Task, Values, collect, expect_model, freeze_body
+from .base import Progress, Reading, Samples, Step, Task, Values, expect_model, freeze_body, no_progress
 from .classification import labeled_scores
 from .reports import SentenceReport
-from .text import TextTask, check_context, choose_split, chunks, evenly_spaced, token_fields
+from .text import TextTask, check_context, choose_split, spread, token_fields
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -96,23 +95,22 @@ class SequenceClassification(TextTask):
 
     # Model and loss
 
-    def build_model(self) -> CratePreTrainedModel:
+    def create_model(self) -> CratePreTrainedModel:
         recipe, classes, length = self.recipe, self.data.sentences.classes, self.recipe.text.max_length
         labels: dict[str, Any] = {"num_labels": 1}
         if classes is not None:
             labels = {"id2label": dict(enumerate(classes)), "label2id": {name: i for i, name in enumerate(classes)}}
-        with seeded(recipe.run.seed):
-            source = None if self.paths.source is None else load_model(self.paths.source)
-            if source is None:
-                fields = {**preset(recipe.model.name).fields, **token_fields(self.tokenizer, length)}
-                config = cast(CrateConfig, build_config({**fields, **labels, **recipe.model.config}))
-            else:
-                config = inherited_config(source, {**labels, **recipe.model.config})
-            if config.modality != "text":
-                name = recipe.source or recipe.model.name
-                raise CrateError(f"model {name}: task {recipe.task} needs a text model such as crate-bert-base")
-            check_context(config, self.tokenizer, "text.max_length", length)
-            model = CrateForSequenceClassification(config)
+        source = None if self.paths.source is None else self.load_source()
+        if source is None:
+            fields = {**preset(recipe.model.name).fields, **token_fields(self.tokenizer, length)}
+            config = cast(CrateConfig, build_config({**fields, **labels, **recipe.model.config}))
+        else:
+            config = inherited_config(source, {**labels, **recipe.model.config})
+        if config.modality != "text":
+            name = recipe.source or recipe.model.name
+            raise CrateError(f"model {name}: task {recipe.task} needs a text model such as crate-bert-base")
+        check_context(config, self.tokenizer, "text.max_length", length)
+        model = CrateForSequenceClassification(config)
         if source is not None:
             load_body(model.crate, cast(CrateModel, source.base_model).state_dict())
         if recipe.model.freeze:
@@ -154,39 +152,22 @@ class SequenceClassification(TextTask):
 
     # Evaluation
 
-    def evaluate(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        batch_size: int = 64,
-        progress: Progress | None = None,
-    ) -> SentenceReport:
+    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> SentenceReport:
         """Measure a split, or every validation split."""
         expect_model(model, CrateForSequenceClassification, self.recipe.task)
         self._check_classes(model)
-        names = list(self.data.sentences.validation) if split is None else [split]
-        return SentenceReport(
-            data=self.data.sentences.name,
-            splits={name: self._measured(model, self.dataset(name), name, batch_size, progress) for name in names},
-        )
+        scores, split = {}, reading.get("split")
+        for name in list(self.data.sentences.validation) if split is None else [split]:
+            dataset = self._filled(name)
+            values = self.measure_batches(model, self.loaded(model, dataset, reading))
+            scores[name] = {**self.summarize(values), "rows": len(dataset)}
+        return SentenceReport(data=self.data.sentences.name, splits=scores)
 
-    def _measured(
-        self, model: CratePreTrainedModel, dataset: SentenceDataset, split: str, size: int, progress: Progress | None
-    ) -> dict[str, float]:
+    def _filled(self, split: str) -> SentenceDataset:
+        dataset = self.dataset(split)
         if len(dataset) == 0:
             raise CrateError(f"the {split} split of {self.data.sentences.name} is empty; use another --split")
-        loader: DataLoader[Any] = DataLoader(dataset, size, collate_fn=self.collate)
-
-        def measured() -> Iterator[dict[str, Tensor]]:
-            for batch in loader:
-                yield self.measure(model, model, {name: value.to(model.device) for name, value in batch.items()})
-                if progress is not None:
-                    progress(len(batch["labels"]))
-
-        with eval_mode(model), torch.inference_mode():
-            values = collect(measured())
-        return {**self.summarize(values), "rows": len(dataset)}
+        return dataset
 
     def _check_classes(self, model: CratePreTrainedModel) -> None:
         classes, sentences = tuple((model.config.id2label or {}).values()), self.data.sentences
@@ -229,29 +210,17 @@ class SequenceClassification(TextTask):
 
     def samples(self, split: str | None, limit: int) -> Samples:
         split = split or next(iter(self.data.sentences.validation))
-        dataset = self.dataset(split)
-        if len(dataset) == 0:
-            raise CrateError(f"the {split} split of {self.data.sentences.name} is empty; use another --split")
-        return Samples(self.data.sentences.name, split, min(limit, len(dataset)))
+        return Samples(self.data.sentences.name, split, min(limit, len(self._filled(split))))
 
     def batches(
-        self,
-        model: CratePreTrainedModel,
-        *,
-        split: str | None = None,
-        limit: int = 1000,
-        batch_size: int = 64,
-        reader: Task | None = None,
-        progress: Progress | None = None,
-        unreadable: list[str] | None = None,
+        self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]
     ) -> Iterator[dict[str, Tensor]]:
-        del reader, unreadable
-        dataset = self.dataset(self.samples(split, limit).split)
-        for part in chunks(evenly_spaced(len(dataset), min(limit, len(dataset))), batch_size):
+        del reader  # models are compared only if their tokenizers are equal
+        dataset = self._filled(reading.get("split") or next(iter(self.data.sentences.validation)))
+        for part in spread(len(dataset), reading):
             batch = self.collate(dataset.__getitems__(part))
             yield {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
-            if progress is not None:
-                progress(len(part))
+            reading.get("progress", no_progress)(len(part))
 
 
 def _check_head(logits: Tensor, labels: Tensor) -> None:

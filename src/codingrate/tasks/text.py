@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from torch.utils.data import DataLoader
+
 from .._files import atomic_folder
-from .._state import seeded
 from ..data import Documents, check_tokenizer, id_count, load_tokenizer
 from ..errors import CrateError, unknown_name
 from ..models.base import CratePreTrainedModel
 from ..models.config import CrateConfig
-from ..models.loading import load_model
 from ..models.presets import create_model
-from .base import Task
+from ..recipes.schema import MUST_GIVE
+from .base import Reading, Task, no_progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -27,14 +29,25 @@ class TextTask(Task):
     modality: ClassVar[str] = "text"
     default_split: ClassVar[str] = "validation"
 
-    @property
+    @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer of the run."""
-        return self.data.tokenizer
+        """The tokenizer of the run: the saved one, or the one that opening the data builds."""
+        saved = None if self.paths.tokenizer is None else saved_tokenizer(self.paths.tokenizer)
+        if saved is None and self.recipe.data.name == MUST_GIVE:
+            where = self.paths.tokenizer or "the model"
+            raise CrateError(f"{where}: there is no tokenizer; save it beside the weights, or give a run")
+        return self.data.tokenizer if saved is None else saved
 
     @property
     def processor(self) -> Any:
         return self.tokenizer
+
+    def loaded(self, model: CratePreTrainedModel, dataset: Any, reading: Reading) -> Iterator[dict[str, Any]]:
+        """Yield the batches of a dataset as evaluation reads them, on the model's device."""
+        for batch in DataLoader(dataset, reading.get("batch_size", 64), collate_fn=self.collate):
+            prepared = self.prepare(batch, None, model)
+            yield {name: value.to(model.device) for name, value in prepared.items()}
+            reading.get("progress", no_progress)(len(batch["input_ids"]))
 
     def data_source(self) -> dict[str, Any]:
         """Return the arguments of `load_text` and `load_sentences` that say which data to open."""
@@ -46,8 +59,9 @@ class TextTask(Task):
     ) -> PreTrainedTokenizerBase:
         """Return the tokenizer of the run: the one kept in its folder, or a new one, which is then kept there."""
         kept = self.paths.tokenizer
-        if kept is not None and kept.is_dir():
-            return load_tokenizer(str(kept))
+        saved = None if kept is None else saved_tokenizer(kept)
+        if saved is not None:
+            return saved
         tokenizer = self._new_tokenizer(texts, kind)
         if kept is None:
             return tokenizer
@@ -77,13 +91,12 @@ class TextTask(Task):
     def build_language_model(self, kind: type[CratePreTrainedModel], example: str) -> CratePreTrainedModel:
         """Build the language model of the recipe, new or to continue training, with an embedding for every id."""
         section, source, block = self.recipe.model, self.paths.source, self.recipe.text.block
-        with seeded(self.recipe.run.seed):
-            if source is None:
-                model = create_model(section.name, **{**token_fields(self.tokenizer, block), **section.config})
-            elif section.config:
-                raise CrateError("model.from: training continues with the model as it is; leave out model.config")
-            else:
-                model = load_model(source)
+        if source is None:
+            model = create_model(section.name, **{**token_fields(self.tokenizer, block), **section.config})
+        elif section.config:
+            raise CrateError("model.from: training continues with the model as it is; leave out model.config")
+        else:
+            model = self.load_source()
         if not isinstance(model, kind):
             raise CrateError(f"model {source or section.name}: task {self.recipe.task} needs a model such as {example}")
         check_context(model.config, self.tokenizer, "text.block", block)
@@ -93,7 +106,8 @@ class TextTask(Task):
 def saved_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     """Return the tokenizer saved beside the weights in a folder or a hub repository, or None."""
     path = Path(source)
-    if path.is_file() or (path.is_dir() and not (path / "tokenizer_config.json").is_file()):
+    local = path.is_dir() or isinstance(source, Path)
+    if path.is_file() or (local and not (path / "tokenizer_config.json").is_file()):
         return None
     try:
         return load_tokenizer(str(source))
@@ -125,12 +139,9 @@ def choose_split(name: str, splits: dict[str, Any], split: str) -> Any:
     return splits[split]
 
 
-def evenly_spaced(total: int, count: int) -> list[int]:
-    """Return `count` indices spread evenly over a dataset."""
-    return [number * total // count for number in range(count)]
-
-
-def chunks(indices: list[int], size: int) -> Iterator[list[int]]:
-    """Cut a list into parts of at most `size`."""
-    for start in range(0, len(indices), size):
+def spread(total: int, reading: Reading) -> Iterator[list[int]]:
+    """Yield batches of indices spread evenly over a dataset, at most the limit of them."""
+    count, size = min(reading.get("limit", total), total), reading.get("batch_size", 64)
+    indices = [number * total // count for number in range(count)]
+    for start in range(0, count, size):
         yield indices[start : start + size]

@@ -15,16 +15,12 @@ from torch import Tensor, nn
 
 from ...errors import CrateError
 from ...models.base import CrateModel, CratePreTrainedModel, eval_mode
-from ...models.layers import EncoderLayer
 from ...operators import MHSA, TSSA, SubspaceAttention
-from .tracing import default_layer, layer_index, text_passes
+from .tracing import UnavailableError, default_layer, encoder_layers, layer_index, text_passes
 
-TOP_SHARE = 0.1
-"""Share of patches, those with the most attention, over which the focus of a head is measured."""
-BEST_IMAGES = 4
-"""Number of images that are shown for a head."""
-BATCH_SIZE = 32
-"""Number of images in a forward pass of `head_catalogue`."""
+TOP_SHARE = 0.1  # share of patches, those with the most attention, over which the focus of a head is measured
+BEST_IMAGES = 4  # number of images that are shown for a head
+BATCH_SIZE = 32  # number of images in a forward pass of `head_catalogue`
 
 
 @contextmanager
@@ -37,12 +33,11 @@ def attention_inputs(
     """
     if model.config.modality != "vision":
         raise CrateError(f"a {type(model).__name__} reads text; use a vision model")
-    body = cast(CrateModel, model.base_model)
-    chosen = [layer_index(layer, len(body.layers)) for layer in layers]
+    modules = encoder_layers(model)
+    chosen = [layer_index(layer, len(modules)) for layer in layers]
     with eval_mode(model), torch.no_grad():
-        z, inputs = body.embedding(pixel_values), {}
-        for number in range(max(chosen) + 1):
-            module = cast(EncoderLayer, body.layers[number])
+        z, inputs = cast(CrateModel, model.base_model).embedding(pixel_values), {}
+        for number, module in enumerate(modules[: max(chosen) + 1]):
             if number in chosen:
                 inputs[number] = (_with_keys(module.attention), module.attention_input(z))
             if number < max(chosen):
@@ -104,16 +99,11 @@ def attention_entropy(maps: Tensor) -> Tensor:
 class HeadCatalogue:
     """The heads of one layer on a set of images."""
 
-    layer: int
-    """Index of the layer, from 0."""
-    maps: Tensor
-    """A_k, the class token's attention over the patches, (images, K, rows, columns), each summing to one."""
-    focus: Tensor
-    """Share of A_k in its ⌈N/10⌉ largest patches, (images, K)."""
-    best: Tensor
-    """Images with the largest focus for each head, in descending order, (K, at most `shown`)."""
-    table: pd.DataFrame
-    """A row per head; see `head_catalogue`."""
+    layer: int  # index of the layer, from 0
+    maps: Tensor  # A_k, the class token's attention over the patches, (images, K, rows, columns), each summing to one
+    focus: Tensor  # share of A_k in its ⌈N/10⌉ largest patches, (images, K)
+    best: Tensor  # images with the largest focus for each head, in descending order, (K, at most `shown`)
+    table: pd.DataFrame  # a row per head; see `head_catalogue`
 
     @property
     def uniform_focus(self) -> float:
@@ -159,9 +149,8 @@ def token_attention(model: CratePreTrainedModel, ids: Tensor, layer: int = -2) -
 
     Rows sum to one. The layer counts from 0, or from the end if negative.
     """
-    first = next(module for module in model.modules() if isinstance(module, EncoderLayer))
-    if isinstance(first.attention, TSSA):
-        raise CrateError(_NO_PAIRS)
+    if isinstance(encoder_layers(model)[0].attention, TSSA):
+        raise UnavailableError(_NO_PAIRS)
     layer = layer_index(layer, model.config.num_hidden_layers)
     with eval_mode(model):
         (batch,) = text_passes(model, [{"input_ids": ids[None]}], [layer])

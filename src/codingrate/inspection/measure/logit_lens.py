@@ -94,22 +94,14 @@ def _entropy(logs: Tensor) -> Tensor:
 class Candidates:
     """The most likely tokens after each of L layers at P positions of one text."""
 
-    positions: tuple[int, ...]
-    """The P positions, counted from 0."""
-    read: tuple[int, ...]
-    """Id of the token at each position."""
-    truth: tuple[int | None, ...]
-    """Id to predict at each position; None if it is not known."""
-    ids: Tensor
-    """Ids of the candidates, (L, P, top), the most likely first."""
-    probabilities: Tensor
-    """Probabilities of the candidates, (L, P, top)."""
-    entropy: Tensor
-    """Entropy of the whole distribution in nats, (L, P)."""
-    truth_probability: Tensor
-    """Probability of the true id, (L, P); NaN if it is not known."""
-    truth_rank: Tensor
-    """Rank of the true id, 1 being the most likely, (L, P); 0 if it is not known."""
+    positions: tuple[int, ...]  # the P positions, counted from 0
+    read: tuple[int, ...]  # id of the token at each position
+    truth: tuple[int | None, ...]  # id to predict at each position; None if it is not known
+    ids: Tensor  # ids of the candidates, (L, P, top), the most likely first
+    probabilities: Tensor  # probabilities of the candidates, (L, P, top)
+    entropy: Tensor  # entropy of the whole distribution in nats, (L, P)
+    truth_probability: Tensor  # probability of the true id, (L, P); NaN if it is not known
+    truth_rank: Tensor  # rank of the true id, 1 being the most likely, (L, P); 0 if it is not known
 
 
 @torch.no_grad()

@@ -16,8 +16,7 @@ from ...models.layers import EncoderLayer
 from ...operators import MHSA
 from .tracing import ForwardTrace, layer_indices, trace
 
-THRESHOLDS = (1.0, 0.5, 0.1)
-"""The τ of the appendix: entries of a black box are never zero, but they can be small."""
+THRESHOLDS = (1.0, 0.5, 0.1)  # the τ of the appendix: entries of a black box are never zero, but they can be small
 PRECISION = {"paper": 0.5, "released": 0.1}
 """Default ε of each measure. The released script writes p/(n · 0.01), which is ε² = 0.01."""
 

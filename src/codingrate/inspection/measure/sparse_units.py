@@ -14,7 +14,7 @@ from ...errors import CrateError
 from ...models.base import CratePreTrainedModel, eval_mode
 from ...models.layers import EncoderLayer
 from ...operators import DictionarySparsifier, OvercompleteDictionary
-from .tracing import ForwardTrace, TextBatch, TextPass, layer_indices, text_passes
+from .tracing import ForwardTrace, TextBatch, TextPass, UnavailableError, encoder_layers, layer_indices, text_passes
 
 _LAST = 2**32 - 1  # the largest position of a token in the stream
 
@@ -23,24 +23,15 @@ _LAST = 2**32 - 1  # the largest position of a token in the stream
 class Units:
     """Statistics of the U units of some layers over a stream of texts, with the m strongest activations of each."""
 
-    layers: tuple[int, ...]
-    """Indices of the layers, from 0; the first axis of all tensors below."""
-    before: int
-    """Number of tokens of a window before the activating token."""
-    tokens: int
-    """Number of tokens that were read, without padding."""
-    fired: Tensor
-    """Number of tokens on which each unit is not zero, (layers, U)."""
-    total: Tensor
-    """Σ |a| over tokens, (layers, U)."""
-    squares: Tensor
-    """Σ a² over tokens, (layers, U)."""
-    places: Tensor
-    """Positions in the stream, without padding, of the strongest activations, (layers, U, m); −1 for none."""
-    window_ids: Tensor
-    """Ids around each of these positions, (layers, U, m, before + 1 + after); −1 outside the text."""
-    window_activations: Tensor
-    """Activation of the unit on each token of its windows, of the same shape."""
+    layers: tuple[int, ...]  # indices of the layers, from 0; the first axis of all tensors below
+    before: int  # number of tokens of a window before the activating token
+    tokens: int  # number of tokens that were read, without padding
+    fired: Tensor  # number of tokens on which each unit is not zero, (layers, U)
+    total: Tensor  # Σ |a| over tokens, (layers, U)
+    squares: Tensor  # Σ a² over tokens, (layers, U)
+    places: Tensor  # positions in the stream of the strongest activations, (layers, U, m); −1 for none
+    window_ids: Tensor  # ids around each of these positions, (layers, U, m, before + 1 + after); −1 outside the text
+    window_activations: Tensor  # activation of the unit on each token of its windows, of the same shape
 
     @property
     def share(self) -> Tensor:
@@ -95,9 +86,8 @@ def units(
     12 · top · (before + 1 + after) bytes for each unit of each layer, independent of the length of the stream, plus
     the trace of one batch and 8 bytes for each of its tokens and units of one layer.
     """
-    first = next(module for module in model.modules() if isinstance(module, EncoderLayer))
-    if not isinstance(first.sparsifier, (DictionarySparsifier, OvercompleteDictionary)):
-        raise CrateError(f"sparsifier {model.config.sparsifier!r} makes no sparse code, so the model has no units")
+    if not isinstance(encoder_layers(model)[0].sparsifier, (DictionarySparsifier, OvercompleteDictionary)):
+        raise UnavailableError(f"sparsifier {model.config.sparsifier!r} makes no sparse code, so there are no units")
     if top < 1 or before < 0 or after < 0:
         raise CrateError(f"top is {top}, before {before}, after {after}; top must be at least 1, the others 0")
     chosen = sorted(layer_indices(layers, model.config.num_hidden_layers))

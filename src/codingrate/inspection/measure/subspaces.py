@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import cast
 
 import pandas as pd
 import torch
 from torch import Tensor
 
 from ... import objective
-from ...models.base import CrateModel, CratePreTrainedModel
-from ...models.layers import EncoderLayer
+from ...models.base import CratePreTrainedModel
 from ...operators import orthogonality_gap
-from .tracing import bases_of, dictionary_of
+from .tracing import bases_of, dictionary_of, encoder_layers
 
-DIRECTIONS = 4
-"""Number of columns of each U_k that are drawn, as in the paper's figure."""
+DIRECTIONS = 4  # number of columns of each U_k that are drawn, as in the paper's figure
 SEED = 0
+_COLUMNS = (
+    "across_mean", "across_max", "within_mean", "within_max", "cosine_max", "cosine_mean", "angle_min",
+    "dictionary_mean", "dictionary_max", "dictionary_gap", "random", "random_cosine_max", "random_cosine_mean",
+)  # fmt: skip
 
 
 def gram(bases: Tensor) -> Tensor:
@@ -74,47 +75,30 @@ def subspace_coherence(model: CratePreTrainedModel) -> pd.DataFrame:
 
     Entries are NaN if a layer has no subspaces (`mhsa`), no dictionary (`mlp`), or a single head or column.
     """
-    rows = []
-    for number, layer in enumerate(_layers(model), 1):
+    rows: list[dict[str, float]] = []
+    for number, layer in enumerate(encoder_layers(model), 1):
         bases, dictionary = bases_of(layer), dictionary_of(layer)
-        row = {"layer": float(number), **_bases_row(bases), **_dictionary_row(dictionary)}
-        row["random"] = random_mean_cosine(model.config.hidden_size)
-        rows.append({**row, **_random_row(bases)})
-    return pd.DataFrame(rows).astype({"layer": int})
+        rows.append({"layer": number, "random": random_mean_cosine(model.config.hidden_size)})
+        if bases is not None:
+            rows[-1] |= _bases_row(bases)
+        if dictionary is not None:
+            rows[-1] |= _dictionary_row(dictionary)
+    return pd.DataFrame(rows, columns=["layer", *_COLUMNS])
 
 
-def layer_bases(model: CratePreTrainedModel) -> list[Tensor | None]:
-    """Return the bases of every encoder layer."""
-    return [bases_of(layer) for layer in _layers(model)]
-
-
-def _layers(model: CratePreTrainedModel) -> list[EncoderLayer]:
-    return [cast(EncoderLayer, layer) for layer in cast(CrateModel, model.base_model).layers]
-
-
-def _bases_row(bases: Tensor | None) -> dict[str, float]:
-    names = ("across_mean", "across_max", "within_mean", "within_max", "cosine_max", "cosine_mean", "angle_min")
-    if bases is None:
-        return dict.fromkeys(names, math.nan)
+def _bases_row(bases: Tensor) -> dict[str, float]:
     size, K = gram(bases).abs(), len(bases)
-    across, within, cosines = _off_diagonal_blocks(size, K), _within_blocks(size, K), principal_cosines(bases)
-    angle = math.degrees(math.acos(_max(cosines))) if cosines.numel() else math.nan
-    values = (*_mean_and_max(across), *_mean_and_max(within), *_mean_cosines(cosines), angle)
-    return dict(zip(names, values, strict=True))
+    cosines = principal_cosines(bases)
+    row = _mean_and_max("across", _off_diagonal_blocks(size, K)) | _mean_and_max("within", _within_blocks(size, K))
+    row["cosine_max"], row["cosine_mean"] = _mean_cosines(cosines)
+    row["angle_min"] = math.degrees(math.acos(cosines.max())) if cosines.numel() else math.nan
+    row["random_cosine_max"], row["random_cosine_mean"] = _random_cosines(*bases.shape)
+    return row
 
 
-def _dictionary_row(dictionary: Tensor | None) -> dict[str, float]:
-    names = ("dictionary_mean", "dictionary_max", "dictionary_gap")
-    if dictionary is None:
-        return dict.fromkeys(names, math.nan)
+def _dictionary_row(dictionary: Tensor) -> dict[str, float]:
     gap = float(orthogonality_gap(dictionary)) / math.sqrt(dictionary.shape[1])
-    others = _within_blocks(gram(dictionary[None]).abs(), 1)
-    return dict(zip(names, (*_mean_and_max(others), gap), strict=True))
-
-
-def _random_row(bases: Tensor | None) -> dict[str, float]:
-    values = (math.nan, math.nan) if bases is None else _random_cosines(*bases.shape)
-    return dict(zip(("random_cosine_max", "random_cosine_mean"), values, strict=True))
+    return {**_mean_and_max("dictionary", _within_blocks(gram(dictionary[None]).abs(), 1)), "dictionary_gap": gap}
 
 
 @cache  # every layer of a model has the same sizes
@@ -146,12 +130,9 @@ def _within_blocks(square: Tensor, K: int) -> Tensor:  # noqa: N803 - the paper'
     return diagonal[first, second].mT
 
 
-def _mean_and_max(values: Tensor) -> tuple[float, float]:
-    return float(values.mean()), _max(values)
-
-
-def _max(values: Tensor) -> float:
-    return float(values.max()) if values.numel() else math.nan
+def _mean_and_max(name: str, values: Tensor) -> dict[str, float]:
+    largest = float(values.max()) if values.numel() else math.nan
+    return {f"{name}_mean": float(values.mean()), f"{name}_max": largest}
 
 
 def _at_least_float32(bases: Tensor) -> Tensor:

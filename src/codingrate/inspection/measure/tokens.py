@@ -13,10 +13,8 @@ from torch import Tensor
 from ...errors import CrateError
 from .tracing import ForwardTrace
 
-SIZE = 50
-"""Number of rows and columns of the part that is drawn, as in the paper."""
-TAIL = 1.0
-"""Percentage of values at each end that share the extreme color, so that outliers do not dominate the scale."""
+SIZE = 50  # number of rows and columns of the part that is drawn, as in the paper
+TAIL = 1.0  # percentage of values at each end that share the extreme color, so that outliers do not dominate the scale
 
 
 def encoder_tokens(passed: ForwardTrace) -> dict[int, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import CrateError
-from ...models.base import CratePreTrainedModel
+from ...models.base import CrateModel, CratePreTrainedModel
 from ...models.config import CrateConfig
 from ...models.distillation import CrateForSelfDistillation
 from ...models.layers import DecoderLayer, EncoderLayer
@@ -18,6 +18,10 @@ from ...operators import DictionarySparsifier, OvercompleteDictionary, SubspaceA
 
 TextBatch = Mapping[str, Tensor]
 """`input_ids` (batch, n), `attention_mask` if the texts differ in length, and other arguments of the model."""
+
+
+class UnavailableError(CrateError):
+    """The model does not have the part that is to be measured."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +103,10 @@ def trace(
 class TextPass:
     """One batch of text and the trace of the model's body on it."""
 
-    ids: Tensor
-    """(batch, n)."""
-    real: Tensor
-    """True where a token is not padding, (batch, n)."""
-    labels: Tensor | None
-    """Ids to predict, −100 at other positions, (batch, n); None if the batch has no labels."""
-    trace: ForwardTrace
-    """Z^ℓ and Z^{ℓ+½}, on the model's device."""
+    ids: Tensor  # (batch, n)
+    real: Tensor  # True where a token is not padding, (batch, n)
+    labels: Tensor | None  # ids to predict, −100 at other positions, (batch, n); None if the batch has no labels
+    trace: ForwardTrace  # Z^ℓ and Z^{ℓ+½}, on the model's device
 
 
 def text_passes(
@@ -155,6 +155,11 @@ def layer_indices(layers: Iterable[int | str] | None, depth: int) -> list[int]:
 def default_layer(config: CrateConfig) -> int:
     """Return the layer whose attention the paper shows (C): -2 for CRATE, -1 for a ViT or a model of one layer."""
     return -1 if config.attention == "mhsa" or config.num_hidden_layers == 1 else -2
+
+
+def encoder_layers(model: CratePreTrainedModel) -> list[EncoderLayer]:
+    """Return the encoder layers of a model."""
+    return [cast(EncoderLayer, layer) for layer in cast(CrateModel, model.base_model).layers]
 
 
 def bases_of(layer: EncoderLayer | DecoderLayer) -> Tensor | None:

@@ -17,8 +17,7 @@ from ..._report import Report
 from ...errors import CrateError
 from .panel import Panel
 
-ROWS = 200
-"""Largest number of rows of a table on the page; the CSV file has all of them."""
+ROWS = 200  # largest number of rows of a table on the page; the CSV file has all of them
 
 
 @dataclass(frozen=True)

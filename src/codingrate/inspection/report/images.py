@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -20,16 +20,14 @@ from ..measure.attention import BEST_IMAGES, HeadCatalogue, head_catalogue
 from ..measure.tokens import TAIL, encoder_tokens, pca_colors, sample_tokens, token_heat
 from ..measure.tracing import ForwardTrace
 from ..measure.training_history import describe_trend
-from ..segment.attention_masks import ImageAttention, attend_images
-from ..segment.overlays import heat_overlay, tile
+from ..segment.attention_masks import attend_images, heat_overlay, tile
 from .panel import COLUMNS, WIDTH, Panel, draw_grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
-IMAGES, HEADS = 4, 12
-"""Largest number of images and heads of the attention panel that are drawn; all are measured."""
+IMAGES, HEADS = 4, 12  # largest number of images and heads of the attention panel that are drawn; all are measured
 ATTENTION_PIXELS, HEAD_PIXELS, GAP = 144, 112, 6
 """Longest side of an image in the two panels on attention, and the space between two images of a head, in pixels."""
 CLOSE_TO_UNIFORM, FOCUSED = 0.75, 0.5
@@ -73,26 +71,21 @@ def pca_panel(passed: ForwardTrace, images: Sequence[Image], grid: tuple[int, in
     positions = np.linspace(0, len(traced) - 1, min(len(traced), COLUMNS - 1)).round().astype(int)
     layers = [list(traced)[position] for position in positions]
     colors, shares = zip(*(pca_colors(traced[layer], grid) for layer in layers), strict=True)
-    names = ("component_1", "component_2", "component_3")
-    table = pd.DataFrame(
-        [{"layer": n, **dict(zip(names, s.tolist(), strict=True))} for n, s in zip(layers, shares, strict=True)]
-    )
+    table = pd.DataFrame(np.stack(shares), columns=["component_1", "component_2", "component_3"])
+    table.insert(0, "layer", layers)
     held = ", ".join(f"{s.sum():.0%} after layer {layer}" for layer, s in zip(layers, shares, strict=True))
-
-    def draw(figure: Figure) -> None:
-        pictures, captions = [], ["image", *(f"layer {layer}" for layer in layers)]
-        for index, image in enumerate(images[:shown]):
-            pictures += [np.asarray(image.convert("RGB")), *(layer[index] for layer in colors)]
-        captions += [""] * (len(pictures) - len(captions))
-        draw_grid(figure, pictures, captions, 1 + len(layers))
-
+    rows = [
+        {"image": np.asarray(image.convert("RGB"))}
+        | {f"layer {layer}": own[index] for layer, own in zip(layers, colors, strict=True)}
+        for index, image in enumerate(images[:shown])
+    ]
     return Panel(
         "patches",
         "Patches in the colors of their first three principal components",
         "Attention maps tell the parts of objects apart (4.3). If the tokens do so too, similar parts have similar "
         "colors in all images.",
         f"Over {len(colors[0])} images, three components hold {held} of the variance of the patches' tokens.",
-        draw,
+        lambda figure: _draw_rows(figure, rows),
         table,
     )
 
@@ -135,9 +128,14 @@ def attention_panel(
         f"In layer {attended[0].layer + 1} of {model.config.num_hidden_layers} "
         f"{describe_attention(entropy, float(patches.mean()), uniform, mass)}"
     )
-    return Panel(
-        "attention", "Attention of the class token", expected, measured, lambda figure: _draw(figure, attended), table
-    )
+    rows = []
+    for result in attended[:IMAGES]:
+        small = tile(result.square, ATTENTION_PIXELS)
+        heat = {name: np.asarray(heat_overlay(small, own)) for name, own in result.maps.items()}
+        shown = {name: heat[name] for name in (*list(heat)[:-1][:HEADS], "mean")}
+        rows.append({"image": np.asarray(small.convert("RGB")), **shown})
+    title = "Attention of the class token"
+    return Panel("attention", title, expected, measured, lambda figure: _draw_rows(figure, rows), table)
 
 
 def describe_attention(entropy: NDArray[np.float64], patches: float, uniform: float, mass: float) -> str:
@@ -201,26 +199,14 @@ def _draw_heat(figure: Figure, heat: dict[int, Tensor], table: pd.DataFrame) -> 
     shares = zip(table["layer"], table["nonzero"], strict=True)
     captions = [f"layer {layer}, {share:.0%} non-zero" for layer, share in shares]
     colors = colormaps["viridis"].with_extremes(bad="white")
-    scale = f"|z| relative to the layer's {100 - TAIL:g}th percentile"
-    draw_grid(figure, pictures, captions, scale=scale, vmin=0, vmax=1, cmap=colors)
+    draw_grid(figure, pictures, captions, scale=f"|z| / {100 - TAIL:g}th percentile", vmin=0, vmax=1, cmap=colors)
 
 
-def _draw(figure: Figure, attended: Sequence[ImageAttention]) -> None:
-    """Draw a row for each image: the image, its heads, their mean."""
-    rows = min(len(attended), IMAGES)
-    columns = 1 + min(len(attended[0].maps), HEADS + 1)
-    cell = min(1.3, WIDTH / columns)
-    figure.set_size_inches(cell * columns, cell * rows + 0.3)
-    figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, wspace=0, hspace=0)
-    for row, result in zip(figure.subplots(rows, columns, squeeze=False), attended, strict=False):
-        small = tile(result.square, ATTENTION_PIXELS)
-        names = (*list(result.maps)[:-1][:HEADS], "mean")
-        pictures = {"image": small.convert("RGB"), **{name: heat_overlay(small, result.maps[name]) for name in names}}
-        for axes, (name, picture) in zip(row, pictures.items(), strict=True):
-            axes.imshow(np.asarray(picture), interpolation="nearest")
-            axes.set_axis_off()
-            if result is attended[0]:
-                axes.set_title(name, fontsize=8, pad=3)
+def _draw_rows(figure: Figure, rows: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+    """Draw a row of pictures for each image, with their names above the first row."""
+    pictures = [picture for row in rows for picture in row.values()]
+    captions = [*rows[0], *[""] * (len(pictures) - len(rows[0]))]
+    draw_grid(figure, pictures, captions, len(rows[0]))
 
 
 def _describe_heads(catalogue: HeadCatalogue) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +16,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ... import __version__
 from ...data import Augment
 from ...errors import CrateError
 from ...models import CrateForMaskedAutoencoding
@@ -36,10 +36,8 @@ Batch = Tensor | TextBatch
 Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 """Progress bar: given a description and a total (0 if unknown), a context whose value advances it by a number."""
 
-PICTURES = 32
-"""Number of images among which each head finds those on which it is most focused."""
-SHOWN = 6
-"""Number of images that are shown in full."""
+PICTURES = 32  # number of images among which each head finds those on which it is most focused
+SHOWN = 6  # number of images that are shown in full
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def inspect_models(
     if command is not None:
         facts["Command"] = command
     facts["Environment"] = {
-        "codingrate": __version__,
+        "codingrate": version("codingrate"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -135,25 +133,21 @@ def subject_panels(
     """
     history = None if subject.history is None else training_panel(subject.history)
     panels = layer_panels(tables) + ([] if history is None else [history])
-    notes: list[str] = []
-
-    def attempt(what: str, build: Callable[[], Iterable[Panel]]) -> None:
+    notes = []
+    parts: dict[str, Callable[[], list[Panel]]] = {"subspaces": lambda: subspace_panels(subject.body)}
+    vision = subject.model.config.modality == "vision"
+    parts |= _vision_parts(subject, torch.cat(list(pixels)), layers) if vision else _text_parts(subject, layers)
+    for name, build in parts.items():
         try:
-            panels.extend(build())
+            panels += build()
         except CrateError as error:
-            notes.append(f"No {what}: {error}.")
-
-    attempt("subspaces", lambda: subspace_panels(subject.body))
-    if subject.model.config.modality == "vision":
-        _add_vision(subject, torch.cat(list(pixels)), layers, panels, attempt)
-    else:
-        _add_text(subject, layers, panels, attempt)
+            notes.append(f"No {name}: {error}.")
     return panels, notes
 
 
-def _add_vision(
-    subject: Subject, pixels: Tensor, layers: Sequence[int] | None, panels: list[Panel], attempt: Callable[..., None]
-) -> None:
+def _vision_parts(
+    subject: Subject, pixels: Tensor, layers: Sequence[int] | None
+) -> dict[str, Callable[[], list[Panel]]]:
     model, augment = subject.body, subject.augment
     if augment is None:
         raise CrateError(f"{subject.name}: a vision model needs `augment`, the normalization of its images")
@@ -161,20 +155,17 @@ def _add_vision(
     with eval_mode(model):
         passed = trace(model, pixels[:SHOWN], layers)
     rows, columns = (side // model.config.patch_size for side in pixels.shape[-2:])
-    panels.append(token_panel(passed))
-    attempt("colors of patches", lambda: [pca_panel(passed, images[:SHOWN], (rows, columns))])
-    attempt(
-        "attention maps",
-        lambda: [
+    return {
+        "tokens": lambda: [token_panel(passed)],
+        "colors of patches": lambda: [pca_panel(passed, images[:SHOWN], (rows, columns))],
+        "attention maps": lambda: [
             attention_panel(model, images[:SHOWN], augment, layer=layer),
             head_panel(model, pixels, images, layer),
         ],
-    )
+    }
 
 
-def _add_text(
-    subject: Subject, layers: Sequence[int] | None, panels: list[Panel], attempt: Callable[..., None]
-) -> None:
+def _text_parts(subject: Subject, layers: Sequence[int] | None) -> dict[str, Callable[[], list[Panel]]]:
     model, tokenizer = subject.body, subject.tokenizer
     if tokenizer is None:
         raise CrateError(f"{subject.name}: a text model needs its `tokenizer`")
@@ -182,9 +173,12 @@ def _add_text(
     ids, mask = batches[0]["input_ids"][0], batches[0].get("attention_mask")
     text = str(tokenizer.decode(ids if mask is None else ids[mask[0].bool()], skip_special_tokens=True))
     with eval_mode(model):
-        panels.append(token_panel(trace(model, {name: value[:1] for name, value in batches[0].items()}, layers)))
+        passed = trace(model, {name: value[:1] for name, value in batches[0].items()}, layers)
     layer = layers[-1] if layers else None
-    attempt("text", lambda: text_panels(model, tokenizer, batches, text, layer=layer))
+    return {
+        "tokens": lambda: [token_panel(passed)],
+        "text": lambda: text_panels(model, tokenizer, batches, text, layer=layer),
+    }
 
 
 def unnormalize(pixels: Tensor, augment: Augment) -> list[Image]:
@@ -225,6 +219,6 @@ def _model_facts(subject: Subject) -> dict[str, Any]:
     return {
         **subject.facts,
         "class": type(model).__name__,
-        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "parameters": model.num_parameters(),
         "config": {key: value for key, value in model.config.to_dict().items() if key in named},
     }

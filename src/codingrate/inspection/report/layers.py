@@ -13,15 +13,15 @@ from ..._files import atomic_write
 from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
 from ..measure.rates import THRESHOLDS
-from ..measure.subspaces import DIRECTIONS, gram, layer_bases, random_directions, subspace_coherence
+from ..measure.subspaces import DIRECTIONS, gram, random_directions, subspace_coherence
+from ..measure.tracing import bases_of, encoder_layers
 from ..measure.training_history import across_training, describe_training, describe_trend
 from .panel import BLUE, Curve, Panel, draw_grid, draw_plots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Tables = Mapping[str, pd.DataFrame]
-"""Tables of `layerwise` by the name of the model."""
+Tables = Mapping[str, pd.DataFrame]  # tables of `layerwise` by the name of the model
 
 
 def layer_panels(tables: Tables) -> list[Panel]:
@@ -52,7 +52,7 @@ def layer_panels(tables: Tables) -> list[Panel]:
             "also shrinks the tokens, which the layer leaves to its norm. The rate is therefore also measured with the "
             "tokens scaled to their norm before attention.",
             _sentences(tables, _describe_step),
-            lambda figure: draw_plots(figure, steps),
+            lambda figure: draw_plots(figure, steps, share_y=True),
             _columns(tables, *step),
         ),
         Panel(
@@ -61,7 +61,7 @@ def layer_panels(tables: Tables) -> list[Panel]:
             "The share of non-zero entries falls from layer to layer and rises in the last, which the classifier reads "
             "(4.2). In a ViT no entry is exactly zero (appendix).",
             _trends(tables, {"nonzero": "the non-zero share"}),
-            _curves(tables, {"nonzero": "$\\|Z^{\\ell+1}\\|_0\\,/\\,(dn)$"}, bottom=0.0),
+            _curves(tables, {"nonzero": "$\\|Z^{\\ell+1}\\|_0\\,/\\,(dn)$"}, from_zero=True),
             _columns(tables, "nonzero"),
         ),
         Panel(
@@ -70,7 +70,7 @@ def layer_panels(tables: Tables) -> list[Panel]:
             "The appendix counts |z| < τ for τ = 1.0, 0.5 and 0.1, because entries of a ViT are never exactly zero. "
             "The shares of CRATE rise with depth.",
             _trends(tables, {"below_0.1": "the share under 0.1"}),
-            _curves(tables, {name: f"|z| < {name.removeprefix('below_')}" for name in below}, bottom=0.0),
+            _curves(tables, {name: f"|z| < {name.removeprefix('below_')}" for name in below}, from_zero=True),
             _columns(tables, *below),
         ),
         Panel(
@@ -138,7 +138,7 @@ def subspace_panels(model: CratePreTrainedModel) -> list[Panel]:
 
 
 def _basis_panels(model: CratePreTrainedModel, table: pd.DataFrame) -> list[Panel]:
-    bases = [each for each in layer_bases(model) if each is not None]
+    bases = [each for each in map(bases_of, encoder_layers(model)) if each is not None]
     if not bases:
         return []
     panels = [
@@ -165,12 +165,8 @@ def _basis_panels(model: CratePreTrainedModel, table: pd.DataFrame) -> list[Pane
             _plots(
                 table,
                 {
-                    "mean |cosine| of two columns": {
-                        "across_mean": "different heads",
-                        "within_mean": "same head",
-                        "random": "random directions",
-                    },
-                    "largest |cosine|": {"across_max": "different heads", "within_max": "same head"},
+                    "mean |cosine| of two columns": ["across_mean", "within_mean", "random"],
+                    "largest |cosine|": ["across_max", "within_max"],
                 },
             ),
             table[["layer", "across_mean", "across_max", "within_mean", "within_max", "random"]],
@@ -189,12 +185,9 @@ def _basis_panels(model: CratePreTrainedModel, table: pd.DataFrame) -> list[Pane
             _plots(
                 table,
                 {
-                    "largest cosine, mean over pairs": {
-                        "cosine_max": "largest cosine",
-                        "random_cosine_max": "random subspaces",
-                    },
-                    "mean cosine": {"cosine_mean": "mean cosine", "random_cosine_mean": "random subspaces"},
-                    "smallest angle, degrees": {"angle_min": "smallest angle"},
+                    "largest cosine, mean over pairs": ["cosine_max", "random_cosine_max"],
+                    "mean cosine": ["cosine_mean", "random_cosine_mean"],
+                    "smallest angle, degrees": ["angle_min"],
                 },
             ),
             table[["layer", "cosine_max", "cosine_mean", "angle_min", "random_cosine_max", "random_cosine_mean"]],
@@ -221,9 +214,9 @@ def _dictionary_panels(table: pd.DataFrame) -> list[Panel]:
             _plots(
                 table,
                 {
-                    "mean |cosine| of two atoms": {"dictionary_mean": "atoms", "random": "random directions"},
-                    "mutual coherence": {"dictionary_max": "atoms"},
-                    "$\\|D^T D - I\\|_F/\\sqrt{m}$": {"dictionary_gap": "$D$"},
+                    "mean |cosine| of two atoms": ["dictionary_mean", "random"],
+                    "mutual coherence": ["dictionary_max"],
+                    "$\\|D^T D - I\\|_F/\\sqrt{m}$": ["dictionary_gap"],
                 },
             ),
             table[["layer", "dictionary_mean", "dictionary_max", "dictionary_gap", "random"]],
@@ -263,18 +256,22 @@ def _columns(tables: Tables, *columns: str) -> pd.DataFrame:
     return pd.concat([table[wanted].assign(model=model)[["model", *wanted]] for model, table in tables.items()])
 
 
-def _curves(tables: Tables, columns: Mapping[str, str], bottom: float | None = None) -> Callable[[Figure], None]:
+def _curves(tables: Tables, columns: Mapping[str, str], from_zero: bool = False) -> Callable[[Figure], None]:
     """Return a function that draws a plot per column, by its title, with a curve for each model."""
     plots = {
         title: [Curve(table, column, model) for model, table in tables.items()] for column, title in columns.items()
     }
-    return lambda figure: draw_plots(figure, plots, bottom=bottom)
+    return lambda figure: draw_plots(figure, plots, from_zero=from_zero)
 
 
-def _plots(table: pd.DataFrame, plots: Mapping[str, Mapping[str, str]]) -> Callable[[Figure], None]:
-    """Return a function that draws plots of one table, given as labels by column by title."""
-    curves = {title: [Curve(table, *pair) for pair in columns.items()] for title, columns in plots.items()}
-    return lambda figure: draw_plots(figure, curves, bottom=0.0)
+def _plots(table: pd.DataFrame, plots: Mapping[str, Sequence[str]]) -> Callable[[Figure], None]:
+    """Return a function that draws plots of one table, given as columns by title."""
+    labels = {"across": "different heads", "within": "same head", "dictionary": "atoms", "random": "random"}
+    curves = {
+        title: [Curve(table, column, labels.get(column.split("_")[0], "learned")) for column in columns]
+        for title, columns in plots.items()
+    }
+    return lambda figure: draw_plots(figure, curves, from_zero=True)
 
 
 def _draw_grams(figure: Figure, bases: Sequence[torch.Tensor]) -> None:

@@ -12,22 +12,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...data.tokenizers import byte_characters
-from ..segment.overlays import COLORS
+from ..segment.objects import COLORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from transformers import PreTrainedTokenizerBase
 
-WIDTH = 9.5
-"""Largest width of a figure, in inches."""
-COLUMNS = 6
-"""Number of images in a row of a grid."""
-CAPTION, SCALE = 0.25, 0.85
-"""Inches that a line of captions and a color scale need."""
-FONT = "DejaVu Sans Mono"
-"""Monospaced font that comes with matplotlib."""
-CHARACTER = 1233 / 2048
-"""Width of a character of this font, in units of its size."""
+WIDTH = 9.5  # largest width of a figure, in inches
+COLUMNS = 6  # number of images in a row of a grid
+CAPTION, SCALE = 0.25, 0.85  # inches that a line of captions and a color scale need
+FONT = "DejaVu Sans Mono"  # monospaced font that comes with matplotlib
+CHARACTER = 1233 / 2048  # width of a character of this font, in units of its size
 _ORANGE, BLUE, *_OTHERS = (tuple(part / 255 for part in color) for color in COLORS)
 PALETTE = (BLUE, _ORANGE, *_OTHERS)
 _VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "→", "\r": "←"})
@@ -60,14 +55,17 @@ class Curve(NamedTuple):
     color: tuple[float, ...] | None = None
 
 
-def draw_plots(figure: Figure, plots: Mapping[str, Sequence[Curve]], *, bottom: float | None = None) -> None:
+def draw_plots(
+    figure: Figure, plots: Mapping[str, Sequence[Curve]], *, from_zero: bool = False, share_y: bool = False
+) -> None:
     """Draw plots by title side by side over the layers; references are dashed and in the color of the text."""
     from matplotlib import rcParams
     from matplotlib.ticker import MaxNLocator
 
     figure.set_size_inches(min(WIDTH, 1.4 + 2.7 * max(2, len(plots))), 3.2)
     figure.set_layout_engine("constrained")
-    for axes, (title, curves) in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots.items(), strict=True):
+    all_axes = figure.subplots(1, len(plots), squeeze=False, sharey=share_y)[0]
+    for axes, (title, curves) in zip(all_axes, plots.items(), strict=True):
         for index, (table, column, label, color) in enumerate(curves):
             style: Any = {"color": color or PALETTE[index % len(PALETTE)], "marker": "o"}
             if column.startswith("random"):
@@ -77,8 +75,8 @@ def draw_plots(figure: Figure, plots: Mapping[str, Sequence[Curve]], *, bottom: 
         axes.set(xlabel="layer", title=title)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
-        if bottom is not None:
-            axes.set_ylim(bottom=bottom)
+        if from_zero:
+            axes.set_ylim(0, 1.1 * axes.dataLim.y1 or 1)
         if len(curves) > 1:
             axes.legend(fontsize="small", frameon=False)
 
@@ -99,7 +97,7 @@ def draw_grid(
     columns = min(columns, len(pictures))
     rows = -(-len(pictures) // columns)
     margin = SCALE if scale else 0.0
-    side = (WIDTH - margin) / COLUMNS
+    side = (WIDTH - margin) / max(columns, COLUMNS)
     aspect = min(pictures[0].shape[0] / pictures[0].shape[1], 2)
     lines = sum(any(captions[row * columns : (row + 1) * columns]) for row in range(rows))
     figure.set_size_inches(max(side * columns + margin, 3), rows * side * aspect + lines * CAPTION + 0.1)

@@ -10,14 +10,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ...data.masking import Masking, mask_own_tokens
+from ...data import Masking, mask_own_tokens
 from ...errors import CrateError
 from ...models import CrateForCausalLM, CrateForMaskedLM
 from ...models.base import CratePreTrainedModel
 from ..measure.attention import token_attention, token_attention_table
 from ..measure.logit_lens import Candidates, candidates, lens
 from ..measure.sparse_units import units
-from ..measure.tracing import TextBatch
+from ..measure.tracing import TextBatch, UnavailableError
 from ..measure.training_history import describe_trend
 from .panel import FONT, WIDTH, Curve, Panel, draw_plots, ink_rgba, printable, token_label
 from .units import firing_panel, unit_panel
@@ -26,14 +26,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from transformers import PreTrainedTokenizerBase
 
-POSITIONS = 20
-"""Number of positions at the end of the text at which candidates are shown."""
-ATTENTION_TOKENS = 32
-"""Number of tokens at the start of the text between which attention is shown."""
-ATTENTION_HEADS = 6
-"""Largest number of heads whose attention is drawn."""
-ROW = 0.27
-"""Height of a row of the grid of candidates, in inches."""
+POSITIONS = 20  # number of positions at the end of the text at which candidates are shown
+ATTENTION_TOKENS = 32  # number of tokens at the start of the text between which attention is shown
+ATTENTION_HEADS = 6  # largest number of heads whose attention is drawn
+ROW = 0.27  # height of a row of the grid of candidates, in inches
 
 
 def text_panels(
@@ -56,7 +52,7 @@ def text_panels(
 
     def language() -> list[Panel]:
         if not isinstance(model, (CrateForCausalLM, CrateForMaskedLM)):
-            raise CrateError(f"a {type(model).__name__} predicts no tokens")
+            raise UnavailableError(f"a {type(model).__name__} predicts no tokens")
         inputs = batches if model.config.causal else mask_batches(batches, tokenizer)
         positions = _text_positions(ids, tokenizer)[-POSITIONS:]
         guesses = candidates(model, ids, positions, top, mask_id=tokenizer.mask_token_id)
@@ -111,7 +107,7 @@ def lens_panel(table: pd.DataFrame) -> Panel:
         "Logit lens: predictions of every layer through the model's head",
         "",
         f"Over {int(last['tokens']):,} tokens, {' and '.join(parts)}; the last layer is the model itself.",
-        lambda figure: draw_plots(figure, plots, bottom=0.0),
+        lambda figure: draw_plots(figure, plots, from_zero=True),
         table,
     )
 
@@ -131,7 +127,7 @@ def candidates_panel(guesses: Candidates, tokenizer: PreTrainedTokenizerBase, ca
         "lens-candidates",
         f"Most likely {target} after each layer",
         "",
-        f"{measured} Darker cells have a higher probability; correct guesses are in bold.",
+        f"{measured} Stronger color means a higher probability; correct guesses are in bold.",
         lambda figure: _draw_candidates(figure, guesses, tokenizer, causal),
         candidates_table(guesses, tokenizer),
     )
@@ -186,7 +182,7 @@ def _or_reason(name: str, title: str, build: Callable[[], list[Panel]]) -> list[
     """Build panels, or a panel that states why the model has none of them."""
     try:
         return build()
-    except CrateError as error:
+    except UnavailableError as error:
         return [Panel(name, title, "", f"Not shown: {error}.")]
 
 

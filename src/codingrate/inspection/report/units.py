@@ -63,7 +63,7 @@ def unit_panel(
         shares = 100 * table["share"]
         tokens = [{labels[stats.before] for labels, _ in _windows(stats, tokenizer, *unit)} for unit in chosen]
         measured = (
-            f"The {len(chosen)} units shown are active on {shares.min():.2g} to {shares.max():.2g} % of "
+            f"The {len(chosen)} units shown are active on {shares.min():.3g} to {shares.max():.3g} % of "
             f"{stats.tokens:,} tokens; {sum(len(same) == 1 for same in tokens)} of them have the same token in all "
             "their windows. In each layer these are the units whose activity is most concentrated on few tokens."
         )
@@ -139,7 +139,7 @@ def _draw_contexts(
     lines: list[str | Window] = []
     for layer, unit in chosen:
         share = 100 * float(stats.share[layer, unit])
-        lines += [f"layer {stats.layers[layer] + 1}, unit {unit}: active on {share:.2g} % of tokens"]
+        lines += [f"layer {stats.layers[layer] + 1}, unit {unit}: active on {share:.3g} % of tokens"]
         lines += _windows(stats, tokenizer, layer, unit)
     halves = slice(None, stats.before), slice(stats.before, None)  # before the activating token, and from it on
     windows = [line for line in lines if not isinstance(line, str)]

@@ -18,7 +18,11 @@ from ...operators.attention_mass import MASS, at_size, check_mass, mass_masks
 from ..measure.attention import attention_entropy, layer_attention_maps
 from ..measure.tracing import default_layer, layer_indices
 from .objects import square_input
-from .overlays import heat_overlay, mask_overlay, tile
+
+COLORMAP = "inferno"  # perceptually uniform, also for the color-blind and in grayscale
+OPACITY = 0.6  # opacity of the heat over the image
+DIMMED = 0.25  # brightness of an image outside a mask
+TILE = 240  # longest side of an image within a grid, in pixels
 
 GAP, HEADER, NAME = 4, 18, 56
 """Layout of a grid in pixels: space between images, height of the names above them, width of a column at least."""
@@ -28,16 +32,11 @@ GAP, HEADER, NAME = 4, 18, 56
 class ImageAttention:
     """The class token's attention at one layer over one image; maps are named `head 1` … `head K` and `mean`."""
 
-    image: Image.Image
-    """The image as it was given."""
-    square: Image.Image
-    """The square that the model read."""
-    layer: int
-    """Index of the layer, from 0."""
-    mass: float
-    """Share of the attention that a mask holds."""
-    maps: dict[str, NDArray[Any]]
-    """Attention over the patches, each (rows, columns), summing to one."""
+    image: Image.Image  # the image as it was given
+    square: Image.Image  # the square that the model read
+    layer: int  # index of the layer, from 0
+    mass: float  # share of the attention that a mask holds
+    maps: dict[str, NDArray[Any]]  # attention over the patches, each (rows, columns), summing to one
 
     @property
     def entropies(self) -> dict[str, float]:
@@ -105,6 +104,35 @@ def attend_images(
             ]
         )
     return results
+
+
+def heat_overlay(image: Image.Image, attention: NDArray[Any]) -> Image.Image:
+    """Draw a map (rows, columns) over the image in gray: (1 − α)·pixel + α·color(A / max A), α = `OPACITY`.
+
+    The image is gray, so every color comes from the map. A is interpolated bilinearly between the centers of patches,
+    because steps at their edges would draw lines that are not in the image. A is divided by its maximum only: uniform
+    attention is then one bright color, whereas stretching from minimum to maximum would show its noise.
+    """
+    from matplotlib import colormaps
+
+    values = Image.fromarray((attention / attention.max()).astype(np.float32))
+    large = np.asarray(values.resize(image.size, Image.Resampling.BILINEAR))
+    colors = Image.fromarray(colormaps[COLORMAP](large, bytes=True)[..., :3])
+    return Image.blend(image.convert("L").convert("RGB"), colors, OPACITY)
+
+
+def mask_overlay(image: Image.Image, mask: NDArray[np.bool_]) -> Image.Image:
+    """Dim an image outside a mask (rows, columns) of patches."""
+    bright = image.convert("RGB")
+    dim = Image.blend(Image.new("RGB", image.size), bright, DIMMED)
+    return Image.composite(bright, dim, Image.fromarray(at_size(mask, image.height, image.width)))
+
+
+def tile(image: Image.Image, longest: int = TILE) -> Image.Image:
+    """Resize an image so that its longer side has the given number of pixels; no side is shorter than one."""
+    share = longest / max(image.size)
+    width, height = (max(round(side * share), 1) for side in image.size)
+    return image.resize((width, height), Image.Resampling.LANCZOS)
 
 
 def _named(maps: NDArray[Any], head: int | None) -> dict[str, NDArray[Any]]:

@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 from ...errors import CrateError
 from .cuts import overlap
 
-SMOOTH_WEIGHT, SMOOTH_SPREAD = 7.0, 3.0
-"""Weight of the spatial kernel, and its standard deviation in pixels."""
+SMOOTH_WEIGHT, SMOOTH_SPREAD = 7.0, 3.0  # weight of the spatial kernel, and its standard deviation in pixels
 COLOR_WEIGHT, PLACE_SPREAD, COLOR_SPREAD = 10.0, 50.0, 5.0
 """Weight of the bilateral kernel, and its standard deviations in pixels and in color levels of 255."""
 ITERATIONS = 10
-MIN_OVERLAP = 0.5
-"""Overlap of a mask with its refined form below which it is dropped."""
+MIN_OVERLAP = 0.5  # overlap of a mask with its refined form below which it is dropped
 
 Filter = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
@@ -97,10 +95,10 @@ class PermutohedralLattice:
         if float(np.prod(sides.astype(float))) >= 2**62:
             raise CrateError("points spread too far in units of their deviations; scale them down")
         strides = np.concatenate([[1], np.cumprod(sides[:-1])])
-        known, place = np.unique((keys - low) @ strides, return_inverse=True)
+        known, index = np.unique((keys - low) @ strides, return_inverse=True)
         self.size = len(known)
         rows = np.arange(0, count * corners + 1, corners)
-        self.read = csr_array((shares.ravel(), place.ravel(), rows), shape=(count, self.size))
+        self.read = csr_array((shares.ravel(), index.ravel(), rows), shape=(count, self.size))
         self.write = self.read.T.tocsr()
         steps = np.ones((corners, d), dtype=np.int64)
         steps[np.arange(d), np.arange(d)] = -d  # along axis j the j-th coordinate moves by −d and all others by 1
@@ -110,9 +108,9 @@ class PermutohedralLattice:
 
     def _find(self, known: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the index of each key among the known ones, or one past the end."""
-        place = np.searchsorted(known, wanted)
-        exists = known[np.minimum(place, self.size - 1)] == wanted
-        return np.where(exists, place, self.size)
+        index = np.searchsorted(known, wanted)
+        exists = known[np.minimum(index, self.size - 1)] == wanted
+        return np.where(exists, index, self.size)
 
     def __call__(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """Filter columns (n, c)."""

@@ -16,12 +16,9 @@ from ...errors import CrateError
 
 Box = tuple[int, int, int, int]
 Matrix = NDArray[np.float64]
-SMALLEST = 0.01
-"""Share of the grid that every mask after the first must exceed."""
-SAME = 0.5
-"""Overlap (intersection over union) above which a mask repeats the one before it."""
-WEAK = 1e-5
-"""Weight of an edge between patches that are not alike. It is not zero, so the graph stays connected."""
+SMALLEST = 0.01  # share of the grid that every mask after the first must exceed
+SAME = 0.5  # overlap (intersection over union) above which a mask repeats the one before it
+WEAK = 1e-5  # weight of an edge between patches that are not alike; not zero, so that the graph stays connected
 _DENSE = 24  # number of patches up to which the dense solver is as fast; Lanczos needs more than a few
 
 
@@ -29,12 +26,9 @@ _DENSE = 24  # number of patches up to which the dense solver is as fast; Lanczo
 class Cut:
     """One object on the grid of patches."""
 
-    mask: NDArray[np.bool_]
-    """(rows, columns), True on the object."""
-    score: float
-    """Quality of the cut, 1 − Ncut/2 in [0, 1]. The paper defines no score; this one is ours."""
-    eigenvector: Matrix
-    """(rows, columns), the eigenvector of the cut, larger on the object's side."""
+    mask: NDArray[np.bool_]  # (rows, columns), True on the object
+    score: float  # quality of the cut, 1 − Ncut/2 in [0, 1]; the paper defines no score
+    eigenvector: Matrix  # (rows, columns), the eigenvector of the cut, larger on the object's side
 
     @property
     def box(self) -> Box:
@@ -55,7 +49,7 @@ def maskcut(
     weights = affinity(_checked(features, grid, masks, threshold), threshold)
     cuts: list[Cut] = []
     taken = np.zeros(grid, dtype=bool)
-    while len(cuts) < masks and _can_cut(weights):
+    while len(cuts) < masks and can_cut(weights):
         vector = normalized_cut(weights).reshape(grid)
         vector = vector if _is_foreground(vector) else -vector
         part = _connected_part(vector)
@@ -122,7 +116,7 @@ def cut_quality(weights: Matrix, side: NDArray[np.bool_]) -> float:
     return 1 - (crossing / inside + crossing / float(degrees[~side].sum())) / 2
 
 
-def _can_cut(weights: Matrix) -> bool:
+def can_cut(weights: Matrix) -> bool:
     """Check that some pairs of patches are alike and some are not; otherwise a cut is arbitrary."""
     pairs = weights.size - len(weights)
     strong = int(np.count_nonzero(weights > WEAK)) - int(np.count_nonzero(np.diagonal(weights) > WEAK))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch import Tensor
 
-from ...data import Augment, BatchAugment
-from ...data.crops import crop_for_evaluation
+from ...data import Augment, BatchAugment, crop_for_evaluation
 from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
 from ...models.config import CrateConfig
@@ -20,22 +20,19 @@ from ..measure.tracing import default_layer
 from .crf import refine as refine_masks
 from .cuts import Box, bounding_box, maskcut
 
-SIDE = 480
-"""Default side in pixels of the square to which an image is resized, as in MaskCut."""
-GRID = 60
-"""Largest default number of patches along a side: 3,600 patches, whose graph takes 100 MB."""
+SIDE = 480  # default side in pixels of the square to which an image is resized, as in MaskCut
+GRID = 60  # largest default number of patches along a side: 3,600 patches, whose graph takes 100 MB
+COLORS = ((230, 159, 0), (0, 114, 178), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233))
+"""Colors that most people can tell apart, including the color-blind (Okabe and Ito)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
     """One object of an image."""
 
-    mask: NDArray[np.bool_]
-    """(height, width) of the image."""
-    box: Box
-    """Bounding box of the mask: x, y, width, height in pixels."""
-    score: float
-    """Quality of its cut, in [0, 1]."""
+    mask: NDArray[np.bool_]  # (height, width) of the image
+    box: Box  # bounding box of the mask: x, y, width, height in pixels
+    score: float  # quality of its cut, in [0, 1]
 
 
 def find_objects(
@@ -84,6 +81,24 @@ def square_input(
     values = torch.from_numpy(np.array(square))
     values = values[None] if augment.channels == 1 else values.permute(2, 0, 1)
     return square, BatchAugment(augment).eval()(values[None]).to(model.device, model.dtype)
+
+
+def overlay(image: Image.Image, segments: Sequence[Segment]) -> Image.Image:
+    """Draw objects over an image: tinted masks and boxes with a number and a score in the corner."""
+    pixels = np.array(image.convert("RGB"), dtype=np.float32)
+    for number, part in enumerate(segments):
+        pixels[part.mask] = 0.5 * pixels[part.mask] + 0.5 * np.array(COLORS[number % len(COLORS)], dtype=np.float32)
+    picture = Image.fromarray(pixels.round().astype(np.uint8))
+    draw = ImageDraw.Draw(picture)
+    line = max(1, round(max(picture.size) / 320))
+    for number, part in enumerate(segments):
+        x, y, width, height = part.box
+        color = COLORS[number % len(COLORS)]
+        draw.rectangle((x, y, x + width - 1, y + height - 1), outline=color, width=line)
+        text, size = f" {number + 1}: {part.score:.2f} ", max(8, 4 * line + 6)
+        draw.rectangle(draw.textbbox((x, y), text, font_size=size), fill=color)
+        draw.text((x, y), text, fill="white", font_size=size)
+    return picture
 
 
 def default_side(config: CrateConfig) -> int:

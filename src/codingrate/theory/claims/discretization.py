@@ -189,7 +189,7 @@ def attention_inverts(trial: Trial) -> Finding:
         f"slope {fit.exponent:.3f}, error {fit.constant:.2f} β²",
         judge(ok),
         numbers={"slope": fit.exponent, "constant": fit.constant},
-        draw=fig.law_figure("no noise, λ = 0", "β", "‖g(f(Z)) − Z‖/‖Z‖", (steps, errors, 2, "line: slope 2")),
+        draw=fig.law_figure("no noise, λ = 0", "β", "‖g(f(Z)) − Z‖/‖Z‖", (steps, errors, 2, "measured; line: slope 2")),
     )
 
 

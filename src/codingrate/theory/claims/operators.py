@@ -51,7 +51,7 @@ def neumann_order(trial: Trial) -> Finding:
         f"slope {order:.3f}, error ≤ {max(e / v**2 for e, v in zip(errors, x, strict=True)):.2f} x²",
         judge(ok),
         numbers={"slope": order},
-        draw=fig.law_figure("Neumann step", "β‖U_k*Z‖²", "relative error", (x, errors, 2, "line: slope 2")),
+        draw=fig.law_figure("Neumann step", "β‖U_k*Z‖²", "relative error", (x, errors, 2, "measured; line: slope 2")),
     )
 
 
@@ -168,7 +168,7 @@ def softmax_membership(trial: Trial) -> Finding:
         moved = mssa(points, lines, math.sqrt(1 / count))  # β = 1 = 1/s²: each token goes to Σ_k π_k U_kU_k*z
         fig.plot_plane(left, lines, 2.5)
         fig.plot_arrows(left, points[:150], moved[:150], fig.BLUE)
-        fig.plot_laws(right, (sizes, torch.tensor(runs).mean(0).tolist(), -0.5, "line: slope −½"))
+        fig.plot_laws(right, (sizes, torch.tensor(runs).mean(0).tolist(), -0.5, "measured; line: slope −½"))
         fig.label_axes(right, "tokens n", "relative error")
 
     return Finding(

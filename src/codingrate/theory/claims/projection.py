@@ -113,7 +113,7 @@ def projection_orders(trial: Trial) -> Finding:
     def draw(figure: fig.Figure) -> None:
         titles = ["no noise", "part added by noise", "subspaces, no noise"]
         for axes, (x, norms, order, name) in zip(fig.panels(figure, titles), sweep, strict=True):
-            fig.plot_laws(axes, (x, torch.tensor(norms).mean(0).tolist(), order, f"line: slope {order:g}"))
+            fig.plot_laws(axes, (x, torch.tensor(norms).mean(0).tolist(), order, f"measured; line: slope {order:g}"))
             fig.label_axes(axes, name, "residual / η")
 
     return Finding(

@@ -56,7 +56,7 @@ def best_precision(trial: Trial) -> Finding:
         left, right = fig.panels(figure, ["residual (points) and bound (lines)", "ε² with the smallest residual"])
         fig.plot_laws(left, *((factors, norms, bounds, f"σ = {sigma:g}") for sigma, norms, bounds in curves[::2]))
         fig.label_axes(left, "ε / the remark's ε", "")
-        fig.plot_laws(right, (SIGMAS, best, 1, "line: slope 1"))
+        fig.plot_laws(right, (SIGMAS, best, 1, "measured; line: slope 1"))
         fig.label_axes(right, "σ", "best ε²")
 
     return Finding(

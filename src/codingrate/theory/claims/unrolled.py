@@ -144,7 +144,7 @@ def prox_step(trial: Trial) -> Finding:
     apart = [sum(distance(mu) for _ in range(trial.choose(8, 50))) / trial.choose(8, 50) for mu in products]
     order = power_law(products, apart).exponent
     ok = exact <= rounding(100 * DIM) and least >= 0
-    curve = (products, apart, 1, "line: slope 1")
+    points = (products, apart, 1, "measured; line: slope 1")
     return Finding(
         "equal to the exact step; bound above −R",
         f"error {exact:.0e} on orthogonal tokens, bound + R ≥ {least:.2f} (9α/8)‖X − C‖²; "
@@ -152,7 +152,7 @@ def prox_step(trial: Trial) -> Finding:
         judge(ok, everywhere=apart[-1] <= 1e-6),
         "orthogonal tokens",
         {"exact": exact, "least_gap": least, "apart": apart[-1], "slope": order},
-        fig.law_figure("the layer's step and the exact step", "inner product μ of tokens", "relative distance", curve),
+        fig.law_figure("the layer's step and the exact step", "inner product μ of tokens", "relative distance", points),
     )
 
 

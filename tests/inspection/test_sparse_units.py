@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from codingrate.data import load_tokenizer
-from codingrate.inspection import trace
-from codingrate.inspection.unit_panels import context_table, firing_panel, unit_panel
-from codingrate.inspection.units import codes, selective_units, unit_table, units
+from codingrate.inspection import trace, units
+from codingrate.inspection.measure.sparse_units import codes, selective_units, unit_table
+from codingrate.inspection.report.units import character_ink, context_table, firing_panel, unit_panel
 
 from ..models import toys
 from ..refusals import refused
-from .test_lens import drawn
+from .test_logit_lens import drawn
 
 TOP, BEFORE, AFTER = 3, 4, 2
 WINDOW = {"top": TOP, "before": BEFORE, "after": AFTER}
@@ -120,7 +120,7 @@ def test_panels_say_what_the_numbers_say():
     lines = ["if $x$ > 1:\n\tgo", "while y: go $on$ é", "for z in 日: stop"]
     found = units(model, [{"input_ids": torch.tensor([tokenizer(line)["input_ids"]])} for line in lines], **WINDOW)
     panel = firing_panel(found)
-    assert f"never on: {int((found.fired == 0).sum())} of 28." in panel.measured
+    assert f"never active: {int((found.fired == 0).sum())} of 28." in panel.measured
     assert panel.table["share"].tolist() == pytest.approx(found.share.mean(-1).tolist())
     drawn(panel)
     chosen = selective_units(found, per_layer=2)
@@ -139,11 +139,10 @@ def test_panels_say_what_the_numbers_say():
 
 
 def test_the_ink_behind_a_window_stands_behind_its_token():
-    from codingrate.inspection.unit_panels import _ink
-
-    assert _ink(["ab", "", "c", "def"], [1.0, 0.0, 2.0, -4.0], 2, 2, 7).tolist() == [0.25, 0.25, 0.5, 1, 1, 1, 0]
-    assert _ink(["ab", "c", "d"], [1.0, 2.0, 4.0], 2, 1, 3).tolist() == [0.5, 1, 0]
-    assert _ink(["", "c"], [0.0, 2.0], 1, 2, 4).tolist() == [0, 0, 1, 0]
+    window = ["ab", "", "c", "def"], [1.0, 0.0, 2.0, -4.0]
+    assert character_ink(window, 2, 2, 7).tolist() == [0.25, 0.25, 0.5, 1, 1, 1, 0]
+    assert character_ink((["ab", "c", "d"], [1.0, 2.0, 4.0]), 2, 1, 3).tolist() == [0.5, 1, 0]
+    assert character_ink((["", "c"], [0.0, 2.0]), 1, 2, 4).tolist() == [0, 0, 1, 0]
 
 
 def test_refusals():

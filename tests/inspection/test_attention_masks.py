@@ -1,4 +1,4 @@
-"""Heat and masks over images against loops over pixels, grids, and the panel's sentences against its numbers."""
+"""Attention over images: heat and masks against loops over pixels, and the panel's sentences against its numbers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from codingrate.data import Augment
-from codingrate.inspection.attention_maps import attention_entropy, attention_maps, layer_attention_maps
-from codingrate.inspection.attention_overlay import (
+from codingrate.inspection import attend_images, attention_entropy, attention_maps, square_input
+from codingrate.inspection.measure.attention import layer_attention_maps
+from codingrate.inspection.report.images import HEADS, IMAGES, attention_panel, describe_attention
+from codingrate.inspection.segment.attention_masks import (
     COLORMAP,
     DIMMED,
     GAP,
@@ -21,22 +23,12 @@ from codingrate.inspection.attention_overlay import (
     NAME,
     OPACITY,
     TILE,
-    attention_grid,
+    ImageAttention,
     heat_overlay,
     mask_overlay,
-    named_maps,
     tile,
 )
-from codingrate.inspection.attention_panel import (
-    HEADS,
-    IMAGES,
-    AttentionStudy,
-    _measured,
-    attention_panel,
-    attention_study,
-)
-from codingrate.inspection.segment import square_input
-from codingrate.operators.attention_mass import mass_masks
+from codingrate.operators.attention_mass import at_size, mass_masks
 from tests.models import toys
 from tests.refusals import refused
 
@@ -73,10 +65,10 @@ def test_heat_is_the_map_read_bilinearly_over_grey(mode):
             color = 255 * np.array(colormaps[COLORMAP](large[y, x])[:3])
             np.testing.assert_allclose(
                 drawn[y, x], (1 - OPACITY) * below[y, x] + OPACITY * color, atol=3
-            )  # a level of grey, of colour, and of the map's 256
+            )  # a level of gray, of color, and of the map's 256
 
 
-def test_even_attention_is_of_one_colour():
+def test_uniform_attention_has_one_color():
     drawn = np.asarray(heat_overlay(Image.new("RGB", (7, 5), "black"), np.full((2, 3), 1 / 6)))
     assert (drawn == drawn[0, 0]).all()
     assert drawn.max() > 100
@@ -100,16 +92,15 @@ def test_tiles(size, wanted):
 
 @pytest.mark.parametrize("size", [(90, 60), (40, 400)])
 def test_a_grid_has_a_column_for_each_map_and_its_mask_below(size):
-    image, maps = picture(*size), np.random.default_rng(3).random((3, 5, 7))
-    named = named_maps(maps)
-    assert list(named) == ["head 1", "head 2", "head 3", "mean"]
-    np.testing.assert_allclose(named["mean"], sum(maps) / 3)
-    grid, small = attention_grid(image, named, 0.4), tile(image)
+    image = picture(*size)
+    maps = dict(zip(("head 1", "head 2", "mean"), np.random.default_rng(3).random((3, 5, 7)), strict=True))
+    attended = ImageAttention(image, image, 0, 0.4, maps)
+    grid, small = attended.grid(), tile(image)
     width, height = small.size
     step = max(width, NAME) + GAP
     assert max(width, height) == TILE
-    assert grid.size == (5 * step - GAP, HEADER + 2 * height + GAP)
-    for column, attention in enumerate(named.values(), 1):
+    assert grid.size == (4 * step - GAP, HEADER + 2 * height + GAP)
+    for column, attention in enumerate(maps.values(), 1):
         left = column * step
         heat = grid.crop((left, HEADER, left + width, HEADER + height))
         assert heat.tobytes() == heat_overlay(small, attention).tobytes()
@@ -117,12 +108,47 @@ def test_a_grid_has_a_column_for_each_map_and_its_mask_below(size):
         assert below.tobytes() == mask_overlay(small, mass_masks(attention, 0.4)).tobytes()
 
 
-def test_one_head_has_no_mean():
-    maps = np.random.default_rng(4).random((3, 5, 7))
-    named = named_maps(maps, 2)
-    assert list(named) == ["head 2"]
-    assert attention_grid(picture(9, 9), named).width == 2 * TILE + GAP
-    np.testing.assert_array_equal(named["head 2"], maps[1])
+def test_attention_over_images_has_maps_entropies_and_masks_of_every_head():
+    model, images = small(), [disc_image()[0], picture(23, 17)]
+    results = attend_images(model, images, Augment(), layers=["all"], mass=0.4, size=40)
+    assert [[result.layer for result in layers] for layers in results] == [[0, 1, 2]] * 2
+    for image, layers in zip(images, results, strict=True):
+        square, pixels = square_input(model, image, Augment(), 40)
+        for result in layers:
+            maps = attention_maps(model, pixels, result.layer)[0].numpy()
+            assert list(result.maps) == ["head 1", "head 2", "head 3", "head 4", "head 5", "mean"]
+            np.testing.assert_array_equal(np.stack(list(result.maps.values())[:-1]), maps)
+            np.testing.assert_allclose(result.maps["mean"], sum(maps) / 5)
+            assert result.square.tobytes() == square.tobytes()
+            for name, own in result.maps.items():
+                assert result.entropies[name] == pytest.approx(naive_entropy(own.ravel().tolist()))
+                np.testing.assert_array_equal(result.masks[name], mass_masks(own, 0.4))
+                large = at_size(result.masks[name], image.height, image.width)
+                np.testing.assert_array_equal(np.asarray(result.image_masks()[name]), large)
+
+
+def test_one_head_has_no_mean_and_the_defaults_are_the_models():
+    model = small()
+    ((result,),) = attend_images(model, [picture(9, 9)], Augment(), head=2)
+    ((whole,),) = attend_images(model, [picture(9, 9)], Augment())
+    assert (result.layer, result.mass, result.square.size) == (1, 0.6, (32, 32))
+    assert list(result.maps) == ["head 2"]
+    np.testing.assert_array_equal(result.maps["head 2"], whole.maps["head 2"])
+    assert result.grid().width == 2 * TILE + GAP
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": [0, -4]}, "layer -4 is out of range; the model has 3 layers, -3 to 2"),
+        ({"layers": ["last"]}, "layer last is not a number; give numbers from -3 to 2, or all"),
+        ({"head": 6}, "head 6 is out of range; the model has 5 heads, 1 to 5"),
+        ({"mass": 1.5}, "mass must lie in (0, 1], not 1.5"),
+        ({"size": 41}, "side 41 is not divisible by the model's patch_size 8; use 40"),
+    ],
+)
+def test_bad_options_of_attention_over_images(options, message):
+    refused(message, attend_images, small(), [picture(9, 9)], Augment(), **options)
 
 
 @pytest.mark.parametrize("layers", [(0,), (2, 0, -2), (-1, -1)])
@@ -163,7 +189,7 @@ def test_entropy_is_a_share_of_that_of_even_attention():
 def test_the_panel_measures_what_it_says(name, layer):
     model = small(name)
     images = [disc_image()[0], picture(23, 17)]
-    panel = attention_panel(attention_study(model, images, Augment(), mass=0.7))
+    panel = attention_panel(model, images, Augment(), mass=0.7)
     entropy, patches = np.zeros((2, 5)), np.zeros((2, 5))
     for row, image in enumerate(images):
         maps = attention_maps(model, square_input(model, image, Augment(), 32)[1], layer)[0].detach().numpy()
@@ -178,26 +204,23 @@ def test_the_panel_measures_what_it_says(name, layer):
     np.testing.assert_allclose(panel.table["patches"], patches.mean(0))
     assert f"In layer {layer + 1} of 3 the 5 heads have {entropy.mean():.0%} of the entropy" in panel.measured
     assert f"70% of the attention lies on {patches.mean():.0%} of the patches" in panel.measured
-    assert "even attention needs 75%" in panel.measured  # 12 of 16
+    assert "uniform attention needs 75%" in panel.measured  # 12 of 16
     assert ("do not follow objects" in panel.expected) == (layer == 2)
 
 
 @pytest.mark.parametrize(
-    ("width", "words"), [(10, "are close to even"), (6, "favour some patches"), (2, "are focused on few patches")]
+    ("patches", "words"),
+    [(0.6, "are close to uniform"), (0.4, "favor some patches"), (0.2, "are focused on few patches")],
 )
-def test_the_sentence_follows_the_numbers(width, words):
-    maps = np.zeros((1, 1, 10, 10))
-    maps[..., :width] = 1 / (10 * width)
-    patches = mass_masks(maps).mean(axis=(2, 3))
-    study = AttentionStudy(0, 1, True, [picture(9, 9)], maps, np.array([[0.5]]), patches, 0.6)
-    assert study.even == pytest.approx(0.6)
-    assert words in _measured(study)
-    assert "from" not in _measured(study)  # a single head has no range
+def test_the_sentence_follows_the_numbers(patches, words):
+    sentence = describe_attention(np.array([[0.5]]), patches, 0.6, 0.6)
+    assert words in sentence
+    assert "from" not in sentence  # a single head has no range
 
 
 def test_the_panel_is_drawn_and_stays_within_the_page():
     model = small("crate-tiny-patch16-224", hidden_size=28, num_attention_heads=14)
-    panel = attention_panel(attention_study(model, [picture(9, 9)] * (IMAGES + 1), Augment(), layer=0))
+    panel = attention_panel(model, [picture(9, 9)] * (IMAGES + 1), Augment(), layer=0)
     figure = Figure()
     assert panel.draw is not None
     panel.draw(figure)
@@ -209,5 +232,5 @@ def test_the_panel_is_drawn_and_stays_within_the_page():
 
 
 def test_what_has_no_panel():
-    refused("give at least one", attention_study, small(), [], Augment())
-    refused("no class token", attention_study, small("crate-mae-small"), [picture(9, 9)], Augment())
+    refused("give at least one", attention_panel, small(), [], Augment())
+    refused("no class token", attention_panel, small("crate-mae-small"), [picture(9, 9)], Augment())

@@ -7,8 +7,7 @@ import pytest
 from scipy.ndimage import gaussian_filter
 
 from codingrate import CrateError
-from codingrate.inspection.permutohedral import Permutohedral
-from codingrate.inspection.refine import mean_field, refine
+from codingrate.inspection.segment.crf import PermutohedralLattice, mean_field, refine
 
 HEIGHT, WIDTH = 29, 23
 
@@ -50,7 +49,7 @@ def test_the_lattice_is_nearly_a_gaussian(dimensions):
     draw = np.random.default_rng(dimensions)
     points = draw.uniform(0, 3.0, (701, dimensions))
     smooth = np.sin(points.sum(axis=1, keepdims=True)) + draw.standard_normal((701, 2)) * 0.1
-    ours, exact = normalized(Permutohedral(points), 701)(smooth), kernel(points) @ smooth
+    ours, exact = normalized(PermutohedralLattice(points), 701)(smooth), kernel(points) @ smooth
     assert np.abs(ours - exact).mean() < 0.15 * np.abs(exact).mean()  # the cube has edges, where the lattice ends
     for column in (0, 1):
         assert np.corrcoef(ours[:, column], exact[:, column])[0, 1] > 0.99
@@ -60,7 +59,7 @@ def test_the_lattice_spreads_by_one_deviation():
     """The variance of a point's image on a dense line is that of the unit Gaussian, on average over its place."""
     points = np.arange(-6, 6, 0.05)[:, None]
     middle = range(100, 140)  # two cells of the lattice, or more
-    images = Permutohedral(points)(np.eye(len(points))[:, middle])
+    images = PermutohedralLattice(points)(np.eye(len(points))[:, middle])
     images /= images.sum(axis=0)
     means = images.T @ points[:, 0]
     np.testing.assert_allclose(means, points[middle, 0], atol=0.05)
@@ -71,7 +70,7 @@ def test_the_lattice_spreads_by_one_deviation():
 
 def test_the_lattice_is_symmetric_and_linear():
     draw = np.random.default_rng(0)
-    lattice = Permutohedral(draw.uniform(0, 2, (53, 3)))
+    lattice = PermutohedralLattice(draw.uniform(0, 2, (53, 3)))
     matrix = lattice(np.eye(53))
     np.testing.assert_allclose(matrix.sum(axis=1, keepdims=True), lattice(np.ones((53, 1))), rtol=1e-5)
     assert np.abs(matrix - matrix.T).max() < 0.15 * matrix.max()  # blurs along axes follow one another in one order
@@ -137,7 +136,7 @@ def test_a_hole_is_filled_and_a_mask_that_follows_nothing_is_dropped():
 
 def test_refusals():
     image, disc = scene(0)
-    with pytest.raises(CrateError, match="are not of the image"):
+    with pytest.raises(CrateError, match="do not fit the image"):
         mean_field(image, disc[None, :-1])
     with pytest.raises(CrateError, match="spread too far"):
-        Permutohedral(np.array([[0.0] * 5, [1e5] * 5]))
+        PermutohedralLattice(np.array([[0.0] * 5, [1e5] * 5]))

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from codingrate.data import load_tokenizer
-from codingrate.inspection.lens import candidates, head_logits, lens
-from codingrate.inspection.lens_panels import candidates_panel, candidates_table, lens_panel
+from codingrate.inspection import candidates, lens
+from codingrate.inspection.measure.logit_lens import head_logits
+from codingrate.inspection.report.text import candidates_panel, candidates_table, lens_panel
 
 from ..models import toys
 from ..refusals import refused
@@ -153,7 +154,7 @@ def test_panels_say_what_the_numbers_say():
     found = candidates(model, ids, range(len(ids)), top=3)
     panel = candidates_panel(found, tokenizer, causal=True)
     right = [int((found.truth_rank[layer] == 1).sum()) for layer in range(3)]
-    assert f"right at {right[-1]} of {len(ids) - 1} positions" in panel.measured
+    assert f"correct at {right[-1]} of {len(ids) - 1} positions" in panel.measured
     assert f"layer by layer: {', '.join(map(str, right))}" in panel.measured
     table = candidates_table(found, tokenizer)
     assert table["token"].iloc[::3].tolist()[:7] == ["a", "␣", "$", "b", "⏎", "‹00›", "␣"]
@@ -185,5 +186,5 @@ def test_refusals():
     refused("at least 1", candidates, model, ids, [])
     refused("mask_id", candidates, build("masked"), ids, [1])
     refused("no batches", lens, model, [])
-    refused("to be predicted", lens, model, [{"input_ids": ids[None, :1]}])
+    refused("no token to predict", lens, model, [{"input_ids": ids[None, :1]}])
     refused("reads images", lens, toys.build("image-classification"), [{"input_ids": ids[None]}])

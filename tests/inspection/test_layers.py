@@ -8,8 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from codingrate.inspection import layerwise
-from codingrate.inspection.across import trend
-from codingrate.inspection.layer_panels import layer_panels, training_panel
+from codingrate.inspection.measure.training_history import describe_trend
+from codingrate.inspection.report.layers import layer_panels, save_history_figure, training_panel
 from tests.models import toys
 from tests.refusals import refused
 
@@ -37,15 +37,15 @@ def by_name(tables):
     ],
 )
 def test_the_sentence_follows_the_numbers(values, words):
-    assert words in trend("R^c", values)
+    assert words in describe_trend("R^c", values)
     assert words in by_name({"ours": table(compression=values)})["compression"].measured
 
 
 def test_attention_is_said_to_lower_the_rate_where_it_does():
     tables = {"a": table(before=[2.0, 2.0, 2.0], compression=[1.0, 3.0, 1.0], same_size=[1.0, 1.0, 1.0])}
-    said = by_name(tables)["attention-step"].measured
-    assert "Lower after attention in 2 of 3 layers, -16.7% on average" in said
-    assert "before, in 3 of 3 layers, -50.0% on average" in said
+    measured = by_name(tables)["attention-step"].measured
+    assert "Lower after attention in 2 of 3 layers, -16.7% on average" in measured
+    assert "before attention, in 3 of 3 layers, -50.0% on average" in measured
 
 
 def test_each_model_has_its_curve_and_its_rows():
@@ -107,3 +107,5 @@ def test_across_training_comes_from_what_the_run_wrote(tmp_path):
     figure = Figure()
     panel.draw(figure)
     assert len(figure.axes) == 2
+    save_history_figure(panel.table, tmp_path / "layers.png")
+    assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
