@@ -10,7 +10,8 @@ from typing import Any
 
 from codingrate.recipes import Recipe, build_recipe
 from codingrate.runs import Run, train
-from codingrate.tasks import Task, open_task
+from codingrate.runs.run import resolve_source
+from codingrate.tasks import Task, TaskPaths, open_task
 
 from .toys import changed
 
@@ -37,7 +38,8 @@ def text_recipe(task: str, changes: Mapping[str, Any] | None = None) -> Recipe:
 
 def text_task(task: str, changes: Mapping[str, Any] | None = None) -> Task:
     """Return the task of the toy recipe, outside of any run."""
-    return open_task(text_recipe(task, changes))
+    recipe = text_recipe(task, changes)
+    return open_task(recipe, TaskPaths(source=resolve_source(recipe.source)))
 
 
 def train_text(folder: Path, task: str, changes: Mapping[str, Any] | None = None, **options: Any) -> Run:

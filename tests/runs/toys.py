@@ -20,9 +20,10 @@ from codingrate.data import decode_image
 from codingrate.inspection import read_metrics
 from codingrate.recipes import Recipe, build_recipe
 from codingrate.runs import Run, train
+from codingrate.runs.run import resolve_source
 from codingrate.runs.trainer import CrateTrainer
 from codingrate.runs.training import build_trainer
-from codingrate.tasks import Task, open_task
+from codingrate.tasks import Task, TaskPaths, open_task
 
 MODEL = {
     "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
@@ -103,7 +104,8 @@ def dino(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 def toy_task(changes: Mapping[str, Any] | None = None) -> Task:
     """Return the task of the toy recipe, outside of any run."""
-    return open_task(toy(changes))
+    recipe = toy(changes)
+    return open_task(recipe, TaskPaths(source=resolve_source(recipe.source)))
 
 
 def train_toy(folder: Path, changes: Mapping[str, Any] | None = None, **options: Any) -> Run:
