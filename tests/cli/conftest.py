@@ -185,6 +185,15 @@ def saved(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def by_color(tmp_path_factory):
+    """An untrained model without positions, which tells patches apart by their color alone."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    create_model("crate-tiny-patch16-224", **SMALL, positions="none", num_labels=7).save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
 def photo(tmp_path):
     """A file with a disc on 90 × 60 pixels."""

@@ -8,7 +8,6 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from codingrate import create_model
@@ -19,9 +18,8 @@ from codingrate.models import CrateConfig, CrateForCausalLM, CrateForImageClassi
 from codingrate.recipes import load_recipe, save_recipe
 from codingrate.runs import Run
 from tests.data.conftest import picture, write_classes
-from tests.data.test_voc import write_voc
 
-from .conftest import SMALL, check_refusal, crate, crate_json, disc_image, last_evaluation, toy, train_toy
+from .conftest import check_refusal, crate, crate_json, disc_image, last_evaluation, toy, train_toy
 
 # evaluate: images
 
@@ -192,15 +190,6 @@ def test_imagenet_real_refuses(capsys, digits_run, gpt, imagenet, tmp_path):
 QUICK = ("--threshold", 0.5, "--size", 96)
 
 
-@pytest.fixture(scope="module")
-def by_color(tmp_path_factory):
-    """An untrained model without positions, which tells patches apart by their color alone."""
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("saved") / "model"
-    create_model("crate-tiny-patch16-224", **SMALL, positions="none", num_labels=7).save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
 def coco(tmp_path):
     """Two images, each with the disc drawn as a polygon."""
@@ -249,6 +238,22 @@ def test_detect_takes_a_threshold_of_zero(capsys, by_color, coco, tmp_path):
     assert [found["score"] for found in detections] == pytest.approx(zero)
     assert zero != pytest.approx(default)
     assert report["detections"] == len(zero)
+
+
+def write_voc(root, names=("a", "b"), split="val", size=(13, 11)):
+    """Write images in VOC's folders, each with a block of class 7, a block of class 2 and a void strip."""
+    for folder in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names):
+        picture(number, *size).save(root / "JPEGImages" / f"{name}.jpg")
+        labels = np.zeros(size[::-1], dtype=np.uint8)
+        labels[2:6, 3:8], labels[7:10, 3:8], labels[6] = 7, 2, 255
+        stored = Image.fromarray(labels).convert("P")
+        stored.putpalette([value for index in range(256) for value in (index, 0, 255 - index)])
+        stored.putdata(labels.ravel().tolist())
+        stored.save(root / "SegmentationClass" / f"{name}.png")
+    (root / "ImageSets" / "Segmentation" / f"{split}.txt").write_text("\n".join(names) + "\n")
+    return root
 
 
 def naive_maps(model, pixel_values, layer=-2):

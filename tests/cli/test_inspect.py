@@ -113,7 +113,9 @@ def test_checkpoints_of_a_run_are_compared_with_it(capsys, digits_run, twin_run,
     report = crate_json(capsys, "inspect", digits_run, *others, "--limit", 50, "--output", tmp_path / "out")
     names = {row["model"] for row in report["panels"]["compression"]["table"]}
     assert names == {"digits", checkpoint.name, "vit"}
-    assert compression(report, "digits") == compression(report, checkpoint.name), "the last checkpoint is the last model"
+    assert compression(report, "digits") == compression(report, checkpoint.name), (
+        "the last checkpoint is the last model"
+    )
     assert compression(report, "digits") != compression(report, "vit")
     assert report["facts"][f"Recipe of {checkpoint.name}"] == (digits_run / "recipe.yaml").read_text()
 
@@ -123,7 +125,7 @@ def test_a_model_without_a_run_is_measured_on_two_photographs(capsys, saved, tmp
     report = crate_json(capsys, "inspect", saved, "--batch-size", 20, "--output", tmp_path)
     assert report["facts"]["Data"]["samples"] == 32
     assert report["notes"] == [
-        "No dataset is given, so the model is measured on 32 parts of scikit-learn's two photographs: "
+        "No dataset is given, so the model is measured on parts of scikit-learn's two photographs: "
         "enough to look, not enough to judge."
     ]
     assert {"attention", "heads", "patches"} <= set(report["panels"])
@@ -288,7 +290,9 @@ def test_attention_prints_a_table_of_one_head_in_all_layers(capsys, saved, photo
 
 
 @pytest.mark.usefixtures("small_presets")
-@pytest.mark.parametrize(("verb", "name"), [("attention", "vit-tiny-patch16-224"), ("segment", "crate-tiny-patch16-224")])
+@pytest.mark.parametrize(
+    ("verb", "name"), [("attention", "vit-tiny-patch16-224"), ("segment", "crate-tiny-patch16-224")]
+)
 def test_untrained_models_and_enormous_images_are_noted(capsys, tmp_path, verb, name):
     path = tmp_path / "large.png"
     Image.new("L", (5000, 50), 90).save(path)  # gray, for a model of color images
@@ -362,15 +366,6 @@ def test_verbs_on_pictures_refuse_the_same_files_and_models(capsys, saved, photo
 # segment
 
 QUICK = ("--threshold", 0.5, "--size", 96)
-
-
-@pytest.fixture(scope="module")
-def by_color(tmp_path_factory):
-    """An untrained model without positions, which tells patches apart by their color alone."""
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("saved") / "model"
-    create_model("crate-tiny-patch16-224", **SMALL, positions="none", num_labels=7).save_pretrained(folder)
-    return folder
 
 
 def test_segment_writes_masks_and_overlays(capsys, by_color, photo, tmp_path):

@@ -189,7 +189,9 @@ def test_evaluate_measures_sentences_and_their_bag_of_words(capsys, bert, tasks,
     code, out, _ = crate(capsys, "evaluate", run, "--baseline")
     assert code == 0
     assert f"baseline validation: accuracy {counted['accuracy']:.4f}" in out
-    assert crate_json(capsys, "evaluate", run, "--data", tasks / "rte")["splits"], "bare numbers are the model's classes"
+    assert crate_json(capsys, "evaluate", run, "--data", tasks / "rte")["splits"], (
+        "bare numbers are the model's classes"
+    )
     table = {"sentence": ["a", "b"] * 6, "label": ["good", "bad"] * 6}
     datasets.Dataset.from_dict(table).to_json(tmp_path / "other.jsonl")
     check_refusal(
@@ -280,7 +282,7 @@ def paths(gpt, bert, digits_run, saved_gpt, tmp_path):
         (["generate", "GPT", "x", "--temperature", "0"], 1, "--temperature is 0.0; it must be positive"),
         (["generate", "GPT", "x", "--top-p", "1.5"], 1, "--top-p is 1.5"),
         (["generate", "GPT", "x", "--greedy", "--top-k", "3"], 1, "--top-k has no effect with --greedy"),
-        (["generate", "GPT", "x", "--beams", "2", "--temperature", "1"], 1, "--temperature has no effect with --beams 2"),
+        (["generate", "GPT", "x", "--beams", "2", "--temperature", "1"], 1, "has no effect with --beams 2"),
         (["generate", "GPT", "x", "--beams", "2", "--greedy"], 1, "--beams has no effect with --greedy"),
         (["generate", "GPT", "x", "--checkpoint", "lats"], 2, "'lats' must be last, best or a training step"),
         (["generate", "BERT", "x"], 1, "its task is masked-lm; generate needs a run of task causal-lm"),

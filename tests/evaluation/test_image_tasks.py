@@ -153,7 +153,9 @@ def test_another_image_size_is_no_error(digits):
 def test_models_that_do_not_fit_are_refused(digits):
     refused("the model has 7 classes, but digits has 10", evaluate, tiny(num_labels=7), digits)
     refused("no classification head; measure its features", evaluate, tiny(num_labels=0), digits)
-    refused("augment.channels is 3, but the model reads num_channels=1", evaluate, tiny(), digits, Augment(image_size=8))
+    refused(
+        "augment.channels is 3, but the model reads num_channels=1", evaluate, tiny(), digits, Augment(image_size=8)
+    )
     odd = dataclasses.replace(GRAY, image_size=10)
     refused("image_size 10 is not divisible by the model's patch_size 4", evaluate, tiny(), digits, odd)
     refused("not finite", evaluate, Fixed(torch.full((359, 10), torch.nan)), digits)
