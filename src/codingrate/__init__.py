@@ -63,13 +63,12 @@ __all__ = [
     "train",
 ]
 
-_ROOMS = (
-    "bench", "data", "evaluation", "inspection", "models", "objective", "operators", "recipes", "runs", "tasks",
-    "theory",
-)  # fmt: skip
 _HOMES = {"Recipe": "recipes", "load_recipe": "recipes", "Run": "runs", "train": "runs"}
-__getattr__, __dir__ = _lazy.attach(
-    __name__, {name: name if name in _ROOMS else _HOMES.get(name, "models") for name in __all__ if name != "CrateError"}
-)
+_LAZY = {
+    name: _HOMES.get(name, "models" if name.startswith(("Crate", "create", "list", "load")) else name)
+    for name in __all__
+}
+del _LAZY["CrateError"]
+__getattr__, __dir__ = _lazy.attach(__name__, _LAZY)
 
 _auto.register_when_imported()

@@ -50,8 +50,8 @@ def test_batches_have_the_promised_types(folder):
     pixels, labels = joined(found)
     assert (pixels.shape, pixels.dtype, labels.dtype) == ((22, 3, 9, 9), torch.uint8, torch.int64)
     assert labels.tolist() == list(data.train["label"])
-    grey = batches(torch_dataset(data, Augment(image_size=9, channels=1), train=False))
-    assert grey[0]["pixel_values"].shape == (2, 1, 9, 9)
+    gray = batches(torch_dataset(data, Augment(image_size=9, channels=1), train=False))
+    assert gray[0]["pixel_values"].shape == (2, 1, 9, 9)
 
 
 def test_crops_do_not_depend_on_workers_batches_or_order(folder):

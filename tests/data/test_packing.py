@@ -98,10 +98,10 @@ def test_many_ids_take_four_bytes(tmp_path):
 
 
 def forbid_writing(monkeypatch):
-    monkeypatch.setattr(packing_module, "_write", lambda *args: pytest.fail("tokenised again"))
+    monkeypatch.setattr(packing_module, "_write", lambda *args: pytest.fail("tokenized again"))
 
 
-def test_a_second_run_does_not_tokenise_again(tmp_path, monkeypatch):
+def test_a_second_run_does_not_tokenize_again(tmp_path, monkeypatch):
     file = tmp_path / "a.txt"
     file.write_text("some text\n" * 100)
     tokens = pack_text(load_text(str(file)).train, make("bytes"), folder=tmp_path / "cache", name="a/b c.txt")

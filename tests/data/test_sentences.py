@@ -211,7 +211,7 @@ def rows():
     )
 
 
-def test_rows_are_tokenised_with_special_tokens(rows):
+def test_rows_are_tokenized_with_special_tokens(rows):
     tokenizer = load_tokenizer("bytes", kind="masked")
     single = SentenceDataset(rows, ["a"], tokenizer)
     assert single[0] == {"input_ids": tokenizer("one")["input_ids"], "label": 1}
@@ -242,3 +242,13 @@ def test_batches_are_padded_to_the_longest(rows):
     numbers = rows.cast_column("label", datasets.Value("float64"))
     (batch,) = DataLoader(SentenceDataset(numbers, ["a"], tokenizer), batch_size=3, collate_fn=collate)
     assert (batch["labels"].dtype, batch["labels"].tolist()) == (torch.float, [1.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_padding_leaves_the_tokenizer_alone_and_needs_no_padding_token(rows, kind):
+    tokenizer = load_tokenizer("bytes", kind=kind)
+    tokenizer.padding_side = "left"
+    before = tokenizer.pad_token_id
+    batch = sentence_collator(tokenizer)(SentenceDataset(rows, ["a"], tokenizer).__getitems__([0, 1]))
+    assert (batch["input_ids"][0, -1], batch["attention_mask"][0, -1]) == (before or 0, 0)
+    assert (tokenizer.padding_side, tokenizer.pad_token_id) == ("left", before)

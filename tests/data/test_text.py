@@ -8,7 +8,7 @@ import math
 import datasets
 import pytest
 
-from codingrate.data import load_text, text_names
+from codingrate.data import load_text, open_splits, text_names
 from codingrate.data.documents import PIECE, held_indices
 from codingrate.errors import CrateError
 
@@ -289,3 +289,25 @@ def test_names_and_options(tmp_path):
     write_table(tmp_path / "both" / "train.jsonl", {"text": ["a"]})
     write(tmp_path / "both" / "more.txt", "text")
     assert "has a table, train.jsonl, and plain text, more.txt" in refused(str(tmp_path / "both"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "splits"),
+    [
+        ("images", ["train-0.parquet", "train-1.parquet", "t10k.parquet"], {"train": 2, "test": 1}),
+        ("text", ["a.jsonl", "b.jsonl"], {"train": 2}),
+        ("text", ["wiki.train.tokens", "wiki.valid.tokens"], {"train": 1, "validation": 1}),
+        ("text", ["test-driven.md", "training.md", "other.md"], {"train": 3}),
+        ("sentences", ["train.tsv", "dev_matched.tsv", "dev_mismatched.tsv", "test_matched.tsv"],
+         {"train": 1, "validation_matched": 1, "validation_mismatched": 1}),
+    ],
+)  # fmt: skip
+def test_every_kind_of_data_is_split_by_file_names(tmp_path, kind, names, splits):
+    for name in names:
+        if name.endswith(("md", "tokens")):
+            write(tmp_path / name, "text")
+        else:
+            write_table(tmp_path / name, {"text": ["a"]})
+    opened = open_splits(str(tmp_path), kind=kind)
+    assert {split: len(part) for split, part in opened.items()} == splits
+    assert all(opened.version(split) for split in opened)

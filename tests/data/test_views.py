@@ -213,14 +213,14 @@ def test_views_of_one_image_are_drawn_apart():
         assert len(kinds) == group.shape[0] * group.shape[1]
 
 
-def test_evaluation_is_plain_normalisation():
+def test_evaluation_is_plain_normalization():
     given = pixels()
     plain = BatchAugment(AUGMENT).eval()
     shown = ViewAugment(AUGMENT, VIEWS).eval()(given)
     assert same(shown, [plain(group.flatten(0, 1)).unflatten(0, group.shape[:2]) for group in given])
 
 
-def test_grey_images_have_views_too(data):
+def test_gray_images_have_views_too(data):
     augment = Augment(image_size=11, channels=1)
     batch = batches(torch_dataset(data, augment, train=True, views=VIEWS))[0]
     assert [group.shape for group in batch["views"]] == [(2, 5, 1, 11, 11), (3, 5, 1, 7, 7)]

@@ -164,7 +164,7 @@ def test_dropout_is_the_students_alone():
     assert torch.equal(model(views=given).student_logits, model(views=given).student_logits)
 
 
-def test_save_and_load_give_both_branches_and_the_centre(tmp_path):
+def test_save_and_load_give_both_branches_and_the_center(tmp_path):
     model = shaken(small()).eval()
     model.update_center(torch.randn(2, 5, P))
     model.save_pretrained(tmp_path)

@@ -227,10 +227,10 @@ def test_grid_that_is_no_square_needs_its_size(tmp_path):
         (files.mae_classifier, (768, 12, 16, 196, 1000), (MAE_CLASSIFIER, 12, 0.5, 224, 0.0)),
     ],
 )
-def test_published_sizes_are_recognised(make, sizes, expected):
+def test_published_sizes_are_recognized(make, sizes, expected):
     notes = []
     shapes = make(**dict(zip(("d", "depth", "side", "patches", "classes"), sizes, strict=True)))
-    plan = plan_released(shapes, report=notes.append)
+    plan = plan_released(shapes, {}, notes.append)
     fields = {"interpolate_offset": 0.0, **plan.fields}
     names = ("num_attention_heads", "sparsity", "image_size", "interpolate_offset")
     assert (plan.title, *(fields[name] for name in names)) == (expected[0].title, *expected[1:])
@@ -242,8 +242,8 @@ def test_published_sizes_are_recognised(make, sizes, expected):
         assert sum(note.startswith(f"{name} is not in the file: took ") for note in notes) == 1
 
 
-def test_published_mae_is_recognised():
-    plan = plan_released(files.mae(d=768, depth=12, decoder=12, side=16, patches=196), report=lambda _: None)
+def test_published_mae_is_recognized():
+    plan = plan_released(files.mae(d=768, depth=12, decoder=12, side=16, patches=196), {}, lambda _: None)
     assert plan.title == MAE.title
     assert plan.fields["num_attention_heads"] == 12
     assert plan.fields["sparsity"] == 0.5

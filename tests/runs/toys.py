@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL.Image import Image
 from safetensors.torch import load_file
 
 from codingrate.data import decode_image
@@ -172,10 +173,16 @@ def command(folder: Path, recipe: Path, *more: str) -> list[str]:
     return ["-m", "codingrate", "train", str(recipe), "--output", str(folder), "--json", *more]
 
 
+def digit_pictures(count: int) -> list[Image]:
+    """Return the first test digits as PIL images."""
+    data = toy_task().data
+    return [decode_image(row[data.image_column], 1) for row in islice(data.test, count)]
+
+
 def digits_images(
     count: int | None = None, changes: Mapping[str, Any] | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the first test images of the digits in [−1, 1], and their labels, without the package's transforms."""
+    """Return the first test digits in [−1, 1], and their labels, without the package's transforms."""
     data = toy_task(changes).data
     rows = list(islice(data.test, count))
     images = [np.asarray(decode_image(row[data.image_column], 1)) for row in rows]

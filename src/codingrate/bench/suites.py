@@ -15,7 +15,7 @@ from scipy.linalg import eigh
 from torch.utils.data import DataLoader
 
 from .. import objective
-from ..data import Augment, BatchAugment, ImageDataset, collate
+from ..data import Augment, BatchAugment, ImageData, ImageDataset, collate
 from ..errors import unknown_name
 from ..evaluation import Features, knn_probe, logistic_probe
 from ..inspection.segment.cuts import affinity, normalized_cut
@@ -89,7 +89,9 @@ def bench_loader(
 ) -> Result:
     """Time loading of JPEG photographs (decoding, random crops, batch augmentation) against training steps."""
     augment = Augment()
-    dataset = ImageDataset(photographs(images), augment, train=True)
+    samples = photographs(images)
+    data = ImageData("photographs", samples, samples, ("photograph",), "image", "label")
+    dataset = ImageDataset(data, augment, train=True)
     loader = DataLoader(dataset, batch_size=64, num_workers=workers, collate_fn=collate, persistent_workers=workers > 0)
     batch_augment = BatchAugment(augment).train()
 
@@ -140,7 +142,7 @@ def bench_probe(
             **dict(zip(("train", "test", "width"), shape, strict=True)),
             "seconds": time.perf_counter() - start,
             "peak_mib": peak_memory(_run_probe, (name, shape)),
-            "top1": report.top1,
+            "top1": report.metrics["top1"],
         }
     return result
 

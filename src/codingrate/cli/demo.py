@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from .output import Json, print_json, print_table
 
@@ -14,8 +14,8 @@ TWIN = ["model.config.attention=mhsa", "model.config.sparsifier=mlp", "model.con
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder for the picture.")] = Path("runs/demo"),
-    epochs: Annotated[float | None, typer.Option(help="Epochs of training. Default: the recipe's.")] = None,
+    output: Annotated[Path, Option(help="Folder for the picture.")] = Path("runs/demo"),
+    epochs: Annotated[float | None, Option(help="Epochs of training. Default: the recipe's.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train CRATE and a ViT of the same width on digits, and show what each layer does before and after training."""

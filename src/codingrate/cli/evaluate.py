@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from ..errors import CrateError
 from .output import (
@@ -48,20 +49,20 @@ class Baseline(str, Enum):
     pixels = "pixels"
 
 
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Samples per forward pass.")]
-Output = Annotated[Path | None, typer.Option(help="Folder for tables and pictures. Default: RUN/evaluation.")]
+BatchSize = Annotated[int, Option("--batch-size", min=1, help="Samples per forward pass.")]
+Output = Annotated[Path | None, Option(help="Folder for tables and pictures. Default: RUN/evaluation.")]
 
 
 def evaluate(
     run: RunArgument,
     data: DataOption = None,
     split: Annotated[
-        str | None, typer.Option(help="Split of the data: train, validation or test. Default: test; text: validation.")
+        str | None, Option(help="Split of the data: train, validation or test. Default: test; text: validation.")
     ] = None,
     checkpoint: CheckpointOption = "last",
     batch_size: BatchSize = 64,
     baseline: Annotated[
-        bool, typer.Option("--baseline", help="Also measure a simple rival: n-grams or a bag of words (text only).")
+        bool, Option("--baseline", help="Also measure a simple rival: n-grams or a bag of words (text only).")
     ] = False,
     output: Output = None,
     as_json: Json = False,
@@ -91,7 +92,7 @@ def evaluate(
 
 def imagenet_real(
     run: RunArgument,
-    labels: Annotated[Path, typer.Argument(help="ImageNet ReaL labels (real.json).")],
+    labels: Annotated[Path, Argument(help="ImageNet ReaL labels (real.json).")],
     data: DataOption = None,
     checkpoint: CheckpointOption = "last",
     batch_size: BatchSize = 64,
@@ -143,25 +144,25 @@ def _show(report: Any, title: str) -> None:
 
 def detect(
     model: ModelArgument,
-    data: Annotated[str, typer.Option(help="Folder of COCO or VOC images with annotations.")],
+    data: Annotated[str, Option(help="Folder of COCO or VOC images with annotations.")],
     benchmark: Annotated[
-        Benchmark, typer.Option(help="COCO: AP of MaskCut's objects. VOC: mIoU of attention maps.")
+        Benchmark, Option(help="COCO: AP of MaskCut's objects. VOC: mIoU of attention maps.")
     ] = Benchmark.coco,
-    split: Annotated[str | None, typer.Option(help="Split of the annotations. Default: the benchmark's.")] = None,
+    split: Annotated[str | None, Option(help="Split of the annotations. Default: the benchmark's.")] = None,
     layer: Annotated[
-        int | None, typer.Option(help="Layer to read, counted from the end. Default: -2 (CRATE), -1 (ViT).")
+        int | None, Option(help="Layer to read, counted from the end. Default: -2 (CRATE), -1 (ViT).")
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="COCO: cosine above which patches are alike (0.15). VOC: share of attention kept (0.6)."),
+        Option(help="COCO: cosine above which patches are alike (0.15). VOC: share of attention kept (0.6)."),
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=1, help="Side in pixels of the image the model reads. Default: 480.")
+        int | None, Option(min=1, help="Side in pixels of the image the model reads. Default: 480.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Number of images. Default: all.")] = None,
-    refine: Annotated[bool, typer.Option(help="COCO: refine masks to the edges of the image.")] = True,
+    limit: Annotated[int | None, Option(min=1, help="Number of images. Default: all.")] = None,
+    refine: Annotated[bool, Option(help="COCO: refine masks to the edges of the image.")] = True,
     checkpoint: CheckpointOption = "last",
-    output: Annotated[Path | None, typer.Option(help="Folder for results. Default: RUN/evaluation/BENCHMARK.")] = None,
+    output: Annotated[Path | None, Option(help="Folder for results. Default: RUN/evaluation/BENCHMARK.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure objects that the model finds without labels against annotations."""
@@ -204,20 +205,18 @@ def probe(
     run: RunArgument,
     data: DataOption = None,
     path: PathOption = None,
-    method: Annotated[Method, typer.Option(help="Classifier on the features.")] = Method.logistic,
+    method: Annotated[Method, Option(help="Classifier on the features.")] = Method.logistic,
     baseline: Annotated[
-        list[Baseline] | None, typer.Option(help="Also probe the untrained model or raw pixels; can be repeated.")
+        list[Baseline] | None, Option(help="Also probe the untrained model or raw pixels; can be repeated.")
     ] = None,
     checkpoint: CheckpointOption = "last",
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Number of images per split, balanced over classes. Default: all.")
+        int | None, Option(min=1, help="Number of images per split, balanced over classes. Default: all.")
     ] = None,
-    k: Annotated[
-        list[int] | None, typer.Option(min=1, help="Neighbors for knn; repeat to choose among several.")
-    ] = None,
+    k: Annotated[list[int] | None, Option(min=1, help="Neighbors for knn; repeat to choose among several.")] = None,
     batch_size: BatchSize = 256,
-    cache: Annotated[Path | None, typer.Option(help="Folder for cached features. Default: RUN/features.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for the reports. Default: RUN/probe.")] = None,
+    cache: Annotated[Path | None, Option(help="Folder for cached features. Default: RUN/features.")] = None,
+    output: Annotated[Path | None, Option(help="Folder for the reports. Default: RUN/probe.")] = None,
     as_json: Json = False,
 ) -> None:
     """Probe the features of a model with logistic regression or nearest neighbors."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from .output import (
     CheckpointOption,
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from ..inspection import ImageAttention, InspectionReport, Segment
+    from ..runs import Run
 
-Images = Annotated[list[Path], typer.Argument(help="Image files.")]
+Images = Annotated[list[Path], Argument(help="Image files.")]
 
 
 class Measure(str, Enum):
@@ -45,27 +46,25 @@ def inspect(
     data: DataOption = None,
     path: PathOption = None,
     split: Annotated[
-        str | None, typer.Option(help="Split: train, validation or test. Default: test; text: validation.")
+        str | None, Option(help="Split: train, validation or test. Default: test; text: validation.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Largest number of images or text samples.")] = 1000,
+    limit: Annotated[int, Option(min=1, help="Largest number of images or text samples.")] = 1000,
     compare: Annotated[
-        list[str] | None, typer.Option(help="Another model to measure on the same samples; can be repeated.")
+        list[str] | None, Option(help="Another model to measure on the same samples; can be repeated.")
     ] = None,
     checkpoint: CheckpointOption = "last",
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples per forward pass.")] = 64,
+    batch_size: Annotated[int, Option("--batch-size", min=1, help="Samples per forward pass.")] = 64,
     layers: Annotated[
         list[int] | None,
-        typer.Option(
-            help="Layer to measure, from 0 or from the end; can be repeated. Default: all.", show_default=False
-        ),
+        Option(help="Layer to measure, from 0 or from the end; can be repeated. Default: all.", show_default=False),
     ] = None,
     eps: Annotated[
-        float | None, typer.Option(help="Coding precision ε of the rates. Default: 0.5; with --measure released 0.1.")
+        float | None, Option(help="Coding precision ε of the rates. Default: 0.5; with --measure released 0.1.")
     ] = None,
     measure: Annotated[
-        Measure, typer.Option(help="R^c as the paper defines it, or as the released script does.")
+        Measure, Option(help="R^c as the paper defines it, or as the released script does.")
     ] = Measure.paper,
-    output: Annotated[Path | None, typer.Option(help="Folder for the report. Default: RUN/inspect.")] = None,
+    output: Annotated[Path | None, Option(help="Folder for the report. Default: RUN/inspect.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure every layer against the objective, show subspaces, tokens and attention, and write report.html."""
@@ -124,33 +123,30 @@ def attention(
     images: Images,
     layers: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--layer",
             help="Layer to show, from 0 or from the end, or all; can be repeated. Default: -2 (CRATE), -1 (ViT).",
             show_default=False,
         ),
     ] = None,
-    head: Annotated[int | None, typer.Option(help="Head to show, from 1. Default: all heads and their mean.")] = None,
-    mass: Annotated[float, typer.Option(help="Share of the attention that a mask holds, in (0, 1].")] = 0.6,
+    head: Annotated[int | None, Option(help="Head to show, from 1. Default: all heads and their mean.")] = None,
+    mass: Annotated[float, Option(help="Share of the attention that a mask holds, in (0, 1].")] = 0.6,
     size: Annotated[
-        int | None, typer.Option(min=1, help="Side in pixels of the image the model reads. Default: the model's own.")
+        int | None, Option(min=1, help="Side in pixels of the image the model reads. Default: the model's own.")
     ] = None,
     checkpoint: CheckpointOption = "last",
-    output: Annotated[Path | None, typer.Option(help="Folder for the pictures. Default: RUN/attention.")] = None,
+    output: Annotated[Path | None, Option(help="Folder for the pictures. Default: RUN/attention.")] = None,
     as_json: Json = False,
 ) -> None:
     """Draw the class token's attention over images: a grid per layer and a mask per head."""
     run = open_run(model)
     folder = output or run.output_folder("attention")
     results: list[dict[str, Any]] = []
+    settings: dict[str, Any] = {"layers": layers, "head": head, "mass": mass, "size": size}
     with progress("attention", len(images)) as advance:
-        for image, name in zip(images, picture_names(images), strict=True):
-            entries = run.attention(
-                [image], checkpoint=parse_checkpoint(checkpoint), layers=layers, head=head, mass=mass, size=size
-            )[0]
-            shown = entries[0].image
-            results.append({"image": str(image), "width": shown.width, "height": shown.height})
-            results[-1]["layers"] = [_save_attention(folder, name, entry) for entry in entries]
+        for name, picture, about in _read(run, images):
+            entries = run.attention([picture], checkpoint=parse_checkpoint(checkpoint), **settings)[0]
+            results.append({**about, "layers": [_save_attention(folder, name, entry) for entry in entries]})
             patches = next(iter(entries[0].maps.values())).size
             side = entries[0].square.width
             advance()
@@ -189,19 +185,19 @@ def _save_attention(folder: Path, name: str, entry: ImageAttention) -> dict[str,
 def segment(
     model: ModelArgument,
     images: Images,
-    masks: Annotated[int, typer.Option(min=1, help="Largest number of objects per image.")] = 3,
-    threshold: Annotated[float, typer.Option(help="Cosine above which two patches are alike, in [0, 1).")] = 0.15,
+    masks: Annotated[int, Option(min=1, help="Largest number of objects per image.")] = 3,
+    threshold: Annotated[float, Option(help="Cosine above which two patches are alike, in [0, 1).")] = 0.15,
     layer: Annotated[
         int | None,
-        typer.Option(help="Layer to read, from 0 or from the end. Default: -2 (CRATE), -1 (ViT).", show_default=False),
+        Option(help="Layer to read, from 0 or from the end. Default: -2 (CRATE), -1 (ViT).", show_default=False),
     ] = None,
-    refine: Annotated[bool, typer.Option(help="Refine masks to the edges of the image.")] = True,
+    refine: Annotated[bool, Option(help="Refine masks to the edges of the image.")] = True,
     size: Annotated[
         int | None,
-        typer.Option(min=1, help="Side in pixels of the image the model reads. Default: 480, at most 60 patches."),
+        Option(min=1, help="Side in pixels of the image the model reads. Default: 480, at most 60 patches."),
     ] = None,
     checkpoint: CheckpointOption = "last",
-    output: Annotated[Path | None, typer.Option(help="Folder for the pictures. Default: RUN/segments.")] = None,
+    output: Annotated[Path | None, Option(help="Folder for the pictures. Default: RUN/segments.")] = None,
     as_json: Json = False,
 ) -> None:
     """Find objects in images by MaskCut, and write an overlay and a mask per object."""
@@ -210,19 +206,8 @@ def segment(
     settings: dict[str, Any] = {"masks": masks, "threshold": threshold, "layer": layer, "refine": refine, "side": size}
     results: list[dict[str, Any]] = []
     with progress("segment", len(images)) as advance:
-        from ..runs.inspecting import read_pictures
-
-        for path, name in zip(images, picture_names(images), strict=True):
-            (picture,), notes = read_pictures(run, [path])
-            for note in notes:
-                print_note(note)
+        for name, picture, about in _read(run, images):
             segments = run.segment([picture], checkpoint=parse_checkpoint(checkpoint), **settings)[0]
-            about = {
-                "image": str(path),
-                "width": picture.width,
-                "height": picture.height,
-                "note": notes[0] if notes else None,
-            }
             results.append({**about, **_save_segments(folder, name, picture, segments)})
             advance()
     if as_json:
@@ -256,6 +241,20 @@ def _save_segments(folder: Path, name: str, image: Image, segments: Sequence[Seg
     return {"overlay": str(folder / f"{name}-overlay.png"), "segments": entries}
 
 
+def _read(run: Run, images: Sequence[Path]) -> Iterator[tuple[str, Image, dict[str, Any]]]:
+    """Yield for each image file a name for its results, the picture and facts; print notes on the model and files."""
+    from ..runs.inspecting import read_pictures
+
+    if run.untrained:
+        print_note(f"{run.source} has random weights, so what it shows means little")
+    for path, name in zip(images, picture_names(images), strict=True):
+        (picture,), notes = read_pictures(run, [path])
+        for note in notes:
+            print_note(note)
+        about = {"image": str(path), "width": picture.width, "height": picture.height}
+        yield name, picture, {**about, "note": notes[0] if notes else None}
+
+
 def picture_names(images: Sequence[Path]) -> list[str]:
     """Return a name for the pictures of each image: its stem, numbered if another image has the same."""
     names: list[str] = []
@@ -277,12 +276,12 @@ def write_pictures(folder: Path, pictures: Mapping[str, Image]) -> None:
 def reconstruct(
     run: RunArgument,
     images: Annotated[
-        list[Path] | None, typer.Argument(help="Image files. Default: the first images of the test split.")
+        list[Path] | None, Argument(help="Image files. Default: the first images of the test split.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Number of test images, if no files are given.")] = 8,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the masks.")] = 0,
+    count: Annotated[int, Option(min=1, help="Number of test images, if no files are given.")] = 8,
+    seed: Annotated[int, Option(min=0, help="Seed of the masks.")] = 0,
     checkpoint: CheckpointOption = "last",
-    output: Annotated[Path | None, typer.Option(help="Picture to write. Default: RUN/reconstruction.png.")] = None,
+    output: Annotated[Path | None, Option(help="Picture to write. Default: RUN/reconstruction.png.")] = None,
     as_json: Json = False,
 ) -> None:
     """Draw original, masked and reconstructed images side by side, and print the loss of each."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,18 +27,18 @@ def parse_checkpoint(text: str) -> Checkpoint:
     raise typer.BadParameter(f"{text!r} must be last, best or a training step")
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or the folder of a saved model.")]
+Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
+RunArgument = Annotated[str, Argument(metavar="RUN", help="Run folder, or the folder of a saved model.")]
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Run folder, folder of a saved model, checkpoint file, or model name.")
+    str, Argument(metavar="MODEL", help="Run folder, folder of a saved model, checkpoint file, or model name.")
 ]
 CheckpointOption = Annotated[
-    str, typer.Option(metavar="last|best|STEP", help="Model of the run: last, best, or that of a training step.")
+    str, Option(metavar="last|best|STEP", help="Model of the run: last, best, or that of a training step.")
 ]
 DataOption = Annotated[
-    str | None, typer.Option(help="Dataset: a built-in name, a local path or a hub id. Default: the run's.")
+    str | None, Option(help="Dataset: a built-in name, a local path or a hub id. Default: the run's.")
 ]
-PathOption = Annotated[str | None, typer.Option(help="Local folder of the dataset that --data names.")]
+PathOption = Annotated[str | None, Option(help="Local folder of the dataset that --data names.")]
 
 
 def open_run(source: str) -> Run:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from .output import (
     CheckpointOption,
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 def generate(
     run: RunArgument,
-    prompt: Annotated[str, typer.Argument(help="Text to continue.")],
+    prompt: Annotated[str, Argument(help="Text to continue.")],
     tokens: Annotated[
-        int | None, typer.Option(min=1, help="Largest number of new tokens. Default: 200, or as many as fit.")
+        int | None, Option(min=1, help="Largest number of new tokens. Default: 200, or as many as fit.")
     ] = None,
-    temperature: Annotated[float | None, typer.Option(help="Temperature of sampling. Default: 0.8.")] = None,
+    temperature: Annotated[float | None, Option(help="Temperature of sampling. Default: 0.8.")] = None,
     top_k: Annotated[
-        int | None, typer.Option(min=0, help="Sample from the k most probable tokens; 0: all. Default: 50.")
+        int | None, Option(min=0, help="Sample from the k most probable tokens; 0: all. Default: 50.")
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Sample from the most probable tokens with this total probability.")
+        float | None, Option(help="Sample from the most probable tokens with this total probability.")
     ] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="Always take the most probable token.")] = False,
-    beams: Annotated[int | None, typer.Option(min=2, help="Number of beams for beam search.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
+    greedy: Annotated[bool, Option("--greedy", help="Always take the most probable token.")] = False,
+    beams: Annotated[int | None, Option(min=2, help="Number of beams for beam search.")] = None,
+    seed: Annotated[int, Option(min=0, help="Seed of the sampling.")] = 0,
     checkpoint: CheckpointOption = "last",
     as_json: Json = False,
 ) -> None:
@@ -74,8 +74,8 @@ def generate(
 
 def fill(
     run: RunArgument,
-    text: Annotated[str, typer.Argument(help="Text with <mask>, or the tokenizer's own mask, once or more.")],
-    top: Annotated[int, typer.Option(min=1, help="Number of candidates for each mask.")] = 5,
+    text: Annotated[str, Argument(help="Text with <mask>, or the tokenizer's own mask, once or more.")],
+    top: Annotated[int, Option(min=1, help="Number of candidates for each mask.")] = 5,
     checkpoint: CheckpointOption = "last",
     as_json: Json = False,
 ) -> None:
@@ -94,27 +94,25 @@ def fill(
 
 def perplexity(
     run: RunArgument,
-    data: Annotated[
-        str | None, typer.Option(help="Text: a built-in name, a path or a hub id. Default: the run's.")
-    ] = None,
-    text_column: Annotated[str | None, typer.Option(help="Column of the text in a table given by --data.")] = None,
+    data: Annotated[str | None, Option(help="Text: a built-in name, a path or a hub id. Default: the run's.")] = None,
+    text_column: Annotated[str | None, Option(help="Column of the text in a table given by --data.")] = None,
     separate: Annotated[
-        str | None, typer.Option(help="Documents of --data: document, line or paragraph. Default: document.")
+        str | None, Option(help="Documents of --data: document, line or paragraph. Default: document.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Split: train, validation or test.")] = "validation",
+    split: Annotated[str, Option(help="Split: train, validation or test.")] = "validation",
     stride: Annotated[
-        int | None, typer.Option(min=1, help="Tokens between the starts of two windows. Default: half a block.")
+        int | None, Option(min=1, help="Tokens between the starts of two windows. Default: half a block.")
     ] = None,
-    block: Annotated[int | None, typer.Option(min=2, help="Tokens per window. Default: the context length.")] = None,
+    block: Annotated[int | None, Option(min=2, help="Tokens per window. Default: the context length.")] = None,
     sampled: Annotated[
-        bool, typer.Option("--sampled", help="Use the paper's protocol: 4 random windows, 1000 times.")
+        bool, Option("--sampled", help="Use the paper's protocol: 4 random windows, 1000 times.")
     ] = False,
     baseline: Annotated[
-        bool, typer.Option("--baseline", help="Also measure an n-gram model of the run's training text.")
+        bool, Option("--baseline", help="Also measure an n-gram model of the run's training text.")
     ] = False,
-    order: Annotated[int, typer.Option(min=1, help="Order n of the baseline.")] = 3,
-    limit: Annotated[int | None, typer.Option(min=2, help="Number of tokens from the start. Default: all.")] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Windows per forward pass.")] = 8,
+    order: Annotated[int, Option(min=1, help="Order n of the baseline.")] = 3,
+    limit: Annotated[int | None, Option(min=2, help="Number of tokens from the start. Default: all.")] = None,
+    batch_size: Annotated[int, Option("--batch-size", min=1, help="Windows per forward pass.")] = 8,
     checkpoint: CheckpointOption = "last",
     as_json: Json = False,
 ) -> None:
@@ -142,12 +140,12 @@ def perplexity(
 
 def lambada(
     run: RunArgument,
-    passages: Annotated[Path, typer.Argument(help="File of passages, one per line or in a table.")],
-    text_column: Annotated[str | None, typer.Option(help="Column of the passages in a table.")] = None,
+    passages: Annotated[Path, Argument(help="File of passages, one per line or in a table.")],
+    text_column: Annotated[str | None, Option(help="Column of the passages in a table.")] = None,
     generated: Annotated[
-        bool, typer.Option("--generated", help="Count a word as found if it is among ten generated tokens (ToST).")
+        bool, Option("--generated", help="Count a word as found if it is among ten generated tokens (ToST).")
     ] = False,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Passages per forward pass.")] = 8,
+    batch_size: Annotated[int, Option("--batch-size", min=1, help="Passages per forward pass.")] = 8,
     checkpoint: CheckpointOption = "last",
     as_json: Json = False,
 ) -> None:
@@ -169,16 +167,14 @@ def lambada(
 def glue(
     run: RunArgument,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Overrides for every task: schedule.epochs=1.")
+        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Overrides for every task: schedule.epochs=1.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Folder with one folder per task, such as sst2. Default: the hub.")
+        Path | None, Option(help="Folder with one folder per task, such as sst2. Default: the hub.")
     ] = None,
-    tasks: Annotated[str | None, typer.Option(help="Tasks such as sst2,mrpc. Default: all that --data has.")] = None,
-    after_mnli: Annotated[
-        bool, typer.Option("--after-mnli", help="Start MRPC, STS-B and RTE from the MNLI model.")
-    ] = False,
-    output: Annotated[Path | None, typer.Option(help="Folder for one run per task. Default: RUN/glue.")] = None,
+    tasks: Annotated[str | None, Option(help="Tasks such as sst2,mrpc. Default: all that --data has.")] = None,
+    after_mnli: Annotated[bool, Option("--after-mnli", help="Start MRPC, STS-B and RTE from the MNLI model.")] = False,
+    output: Annotated[Path | None, Option(help="Folder for one run per task. Default: RUN/glue.")] = None,
     checkpoint: CheckpointOption = "last",
     as_json: Json = False,
 ) -> None:

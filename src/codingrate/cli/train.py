@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from .output import (
     CheckpointOption,
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from ..runs import Run
 
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Overrides of the recipe: optimizer.lr=0.001.")
+    list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Overrides of the recipe: optimizer.lr=0.001.")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --output from its last checkpoint.")]
+Resume = Annotated[bool, Option("--resume", help="Continue the run in --output from its last checkpoint.")]
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe (see crate recipes), or a YAML file.")],
+    recipe: Annotated[str, Argument(help="Name of a shipped recipe (see crate recipes), or a YAML file.")],
     overrides: Overrides = None,
-    data: Annotated[str | None, typer.Option(help="Dataset: a built-in name, a local path or a hub id.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/RECIPE.")] = None,
-    variant: Annotated[str | None, typer.Option(help="Variant of the recipe, such as an ablation.")] = None,
+    data: Annotated[str | None, Option(help="Dataset: a built-in name, a local path or a hub id.")] = None,
+    output: Annotated[Path | None, Option(help="Run folder. Default: runs/RECIPE.")] = None,
+    variant: Annotated[str | None, Option(help="Variant of the recipe, such as an ablation.")] = None,
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
@@ -59,7 +59,7 @@ def finetune(
     data: DataOption = None,
     path: PathOption = None,
     checkpoint: CheckpointOption = "last",
-    output: Annotated[Path | None, typer.Option(help="Folder of the new run. Default: RUN/finetune.")] = None,
+    output: Annotated[Path | None, Option(help="Folder of the new run. Default: RUN/finetune.")] = None,
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
@@ -85,7 +85,7 @@ def _show(run: Run, as_json: bool) -> None:
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Recipe to show. Default: list all recipes.")] = None,
+    name: Annotated[str | None, Argument(help="Recipe to show. Default: list all recipes.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the recipes, or show one."""
@@ -105,7 +105,7 @@ def recipes(
 
 
 def models(
-    pattern: Annotated[str, typer.Argument(help="Shell pattern such as 'crate-*'. Default: all models.")] = "*",
+    pattern: Annotated[str, Argument(help="Shell pattern such as 'crate-*'. Default: all models.")] = "*",
     as_json: Json = False,
 ) -> None:
     """List the models by name with width d, layers L, heads K, parameters and operations."""
@@ -133,12 +133,12 @@ def models(
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(help="Released checkpoint file, or a transformers folder.")],
-    folder: Annotated[Path, typer.Argument(help="Folder to write; it must be new or empty.")],
-    heads: Annotated[int | None, typer.Option(help="Number of heads K, which no file contains.")] = None,
-    sparsity: Annotated[float | None, typer.Option(help="Weight λ of ISTA, which no file contains.")] = None,
-    step_size: Annotated[float | None, typer.Option(help="Step size η of ISTA, which no file contains.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that is not empty.")] = False,
+    source: Annotated[Path, Argument(help="Released checkpoint file, or a transformers folder.")],
+    folder: Annotated[Path, Argument(help="Folder to write; it must be new or empty.")],
+    heads: Annotated[int | None, Option(help="Number of heads K, which no file contains.")] = None,
+    sparsity: Annotated[float | None, Option(help="Weight λ of ISTA, which no file contains.")] = None,
+    step_size: Annotated[float | None, Option(help="Step size η of ISTA, which no file contains.")] = None,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace a folder that is not empty.")] = False,
     as_json: Json = False,
 ) -> None:
     """Convert a released checkpoint to a folder with weights, config and image processor.

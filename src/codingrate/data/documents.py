@@ -204,8 +204,7 @@ def _whole(chunks: Iterable[str]) -> Iterator[Piece]:
     rest = ""
     for chunk in chunks:
         *pieces, rest = _cut(rest + chunk)
-        for piece in pieces:
-            yield piece, False
+        yield from ((piece, False) for piece in pieces)
     yield rest, True
 
 
@@ -214,11 +213,9 @@ def _lines(chunks: Iterable[str]) -> Iterator[Piece]:
     rest = ""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split("\n")
-        for line in lines:
-            yield line, True
+        yield from ((line, True) for line in lines)
         *pieces, rest = _cut(rest)
-        for piece in pieces:
-            yield piece, False
+        yield from ((piece, False) for piece in pieces)
     if rest:
         yield rest, True
 
@@ -233,8 +230,7 @@ def _paragraphs(chunks: Iterable[str]) -> Iterator[Piece]:
             rest, begun = "", False
         else:
             *pieces, rest = _cut(rest + text + "\n" * end)
-            for piece in pieces:
-                yield piece, False
+            yield from ((piece, False) for piece in pieces)
             begun = begun or bool(pieces)
         new_line = end
     if rest or begun:

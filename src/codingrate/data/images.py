@@ -1,10 +1,11 @@
-"""Labelled images by name, path or hub id, split and with known classes, but not yet decoded."""
+"""Labeled images by name, path or hub id, split and with known classes, but not yet decoded."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from PIL import Image
 from ..errors import CrateError
 from .catalog import BUILT_IN_IMAGES, IMAGES
 from .columns import (
+    Indices,
     LabelEncoder,
     classes_of,
     encode_classes,
@@ -31,7 +33,7 @@ PHOTOGRAPHS = ("temple", "flower")
 
 @dataclass(frozen=True)
 class ImageData:
-    """Labelled images in a training and a test split."""
+    """Labeled images in a training and a test split."""
 
     name: str
     """Name, path or hub id that the dataset was opened by."""
@@ -59,7 +61,7 @@ def load_images(
     image_column: str | None = None,
     label_column: str | None = None,
 ) -> ImageData:
-    """Open labelled images by a short name (`dataset_names()`), a local path or a hub id, looked up in this order.
+    """Open labeled images by a short name (`dataset_names()`), a local path or a hub id, looked up in this order.
 
     `path` is where the files of a known dataset are; its class names are kept without the hub. If there is a single
     split, `test_share` of every class is held out by `split_seed`; a share of 1 makes every row a test row, to evaluate
@@ -81,43 +83,34 @@ def load_images(
     classes = label_names(train, label) or (known.classes if known else None)
     if streaming and classes is None and is_hub_id(name):
         raise CrateError(f"{name} has no class names, and its stream is too long to collect them; do not stream it")
-    prepare = _prepare_streams if streaming else _prepare_datasets
-    train, test, classes = prepare(name, parts, image, label, classes, test_share, split_seed)
-    return ImageData(name, train, test, classes, image, label, streaming)
+    if streaming:
+        parts, classes = _encode_streams(name, parts, label, classes)
+        if test is None:
+            is_held_out = partial(_is_held_out, column=image, share=test_share, seed=split_seed)
+            parts["test"] = parts["train"].filter(partial(is_held_out, held=True))
+            parts["train"] = parts["train"].filter(partial(is_held_out, held=False))
+    else:
+        parts, classes, labels = encode_classes(name, parts, label, classes)
+        _check_classes(name, labels, classes)
+        if test is None:
+            parts["train"], parts["test"] = hold_out(name, parts["train"], labels["train"], test_share, split_seed)
+    return ImageData(name, parts["train"], parts["test"], classes, image, label, streaming)
 
 
-def _prepare_datasets(
-    name: str,
-    parts: Mapping[str, Any],
-    image: str,
-    label: str,
-    classes: tuple[str, ...] | None,
-    share: float,
-    seed: int,
-) -> tuple[Any, Any, tuple[str, ...]]:
-    """Check every label and turn it into a class index; return both splits and the classes."""
-    parts, classes, labels = encode_classes(name, parts, label, classes)
+def _check_classes(name: str, labels: Mapping[str, Indices], classes: tuple[str, ...]) -> None:
+    """Refuse a training split with a single class, or one that lacks a class of the test split."""
     if len(np.unique(labels["train"])) < 2:
         only = classes[int(labels["train"][0])]
         raise CrateError(f"{name} has one class only ({only!r}); classification needs two or more")
-    if "test" not in parts:
-        return *hold_out(name, parts["train"], labels["train"], share, seed), classes
-    unseen = np.setdiff1d(labels["test"], labels["train"])
+    unseen = np.setdiff1d(labels.get("test", labels["train"]), labels["train"])
     if len(unseen):
         raise CrateError(f"the test split of {name} has class {classes[int(unseen[0])]!r}, which has no training row")
-    return parts["train"], parts["test"], classes
 
 
-def _prepare_streams(
-    name: str,
-    parts: Mapping[str, Any],
-    image: str,
-    label: str,
-    classes: tuple[str, ...] | None,
-    share: float,
-    seed: int,
-) -> tuple[Any, Any, tuple[str, ...]]:
-    """Do the same for streams; labels are checked as they are read, and read once if only they tell the classes."""
+def _encode_streams(
+    name: str, parts: Mapping[str, Any], label: str, classes: tuple[str, ...] | None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return streams that encode and check labels as they are read; collect the classes first if they are unknown."""
     train, index = parts["train"], None
     if classes is None:
         labels = {row[label] for row in train.select_columns([label])}
@@ -125,27 +118,17 @@ def _prepare_streams(
             raise CrateError(f"{name} has rows without a label in column {label!r}")
         classes, index = classes_of(name, np.array(sorted(labels)))
     if len(classes) < 2:
-        raise CrateError(
-            f"{name} has one class only ({', '.join(classes) or 'none'}); classification needs two or more"
-        )
-    if label_names(train, label) is None:
-        encoder = LabelEncoder(name, label, classes, index)
-        parts = {split: stream.map(encoder) for split, stream in parts.items()}
-    if "test" in parts:
-        return parts["train"], parts["test"], classes
-    held = [parts["train"].filter(HeldOut(image, share, seed, keep)) for keep in (False, True)]
-    return held[0], held[1], classes
+        raise CrateError(f"{name} has one class only ({', '.join(classes)}); classification needs two or more")
+    if label_names(train, label) is not None:
+        return dict(parts), classes
+    encoder = LabelEncoder(name, label, classes, index)
+    return {split: stream.map(encoder) for split, stream in parts.items()}, classes
 
 
-class HeldOut:
-    """Filter that keeps the held-out rows of a stream (`keep=True`) or the others, by a hash of each image."""
-
-    def __init__(self, column: str, share: float, seed: int, keep: bool) -> None:
-        self.column, self.share, self.seed, self.keep = column, share, seed, keep
-
-    def __call__(self, row: Mapping[str, Any]) -> bool:
-        mixed = zlib.crc32(b"%d" % image_key(row[self.column]), self.seed & 0xFFFFFFFF)
-        return (mixed / 2**32 < self.share) is self.keep
+def _is_held_out(row: Mapping[str, Any], column: str, share: float, seed: int, held: bool) -> bool:
+    """Return whether a row of a stream is in the held-out part, or in the other one, by a hash of its image."""
+    mixed = zlib.crc32(b"%d" % image_key(row[column]), seed & 0xFFFFFFFF)
+    return (mixed / 2**32 < share) is held
 
 
 def sample_photographs(side: int) -> ImageData:

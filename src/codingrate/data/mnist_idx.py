@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import math
 import struct
 import zlib
 from pathlib import Path
@@ -25,22 +24,15 @@ def is_idx(path: Path) -> bool:
 
 def _read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
     """Read the array of an idx file: magic number, one big-endian size per dimension, then the bytes."""
+    header = struct.Struct(f">{1 + (magic & 0xFF)}I")
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise CrateError(f"cannot read {path}: {error}; download the file again") from error
-    dimensions = magic & 0xFF
-    header = 4 * (1 + dimensions)
-    actual = struct.unpack(">I", raw[:4])[0] if len(raw) >= 4 else 0
-    if actual != magic:
-        raise CrateError(f"{path} is not the expected idx file: magic number {actual:#010x}, expected {magic:#010x}")
-    if len(raw) < header:
-        raise CrateError(f"{path} is truncated within its header; download the file again")
-    shape = struct.unpack(f">{dimensions}I", raw[4:header])
-    size = len(raw) - header
-    if size != math.prod(shape):
-        raise CrateError(f"{path} has {size} bytes, but its header says {math.prod(shape)}; download the file again")
-    return np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
+        actual, *shape = header.unpack_from(raw)
+        if actual != magic:
+            raise ValueError(f"magic number {actual:#010x}, expected {magic:#010x}")
+        return np.frombuffer(raw, np.uint8, offset=header.size).reshape(shape)
+    except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
+        raise CrateError(f"cannot read {path} as an idx file: {error}; download it again") from error
 
 
 def _idx_file(folder: Path, prefix: str, kind: str) -> Path | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 SpecialTokens = Literal["eos", "bos_eos", "none"]
 """Tokens added to each document: end-of-text after it, the tokenizer's own special tokens on both sides, or none."""
+
+T = TypeVar("T")
 
 _FORMAT = 1
 _BATCH = 2**20  # characters tokenized at a time
@@ -143,7 +146,7 @@ def _batches(documents: Documents, name: str) -> Iterator[list[Piece]]:
             if size >= _BATCH:
                 yield batch
                 batch, size = [], 0
-    except OSError as error:  # a lost connection, a removed disk
+    except OSError as error:  # a lost connection or a removed disk, and not a problem of writing
         raise CrateError(f"cannot read {name}: {first_line(error)}") from error
     if batch:
         yield batch
@@ -189,33 +192,31 @@ class Encoder:
         return before, after
 
     def _by_tokenizer(self, pieces: list[Piece]) -> tuple[NDArray[Any], int]:
-        ids: list[int] = []
         encoded = self.tokenizer.encode_batch_fast([text for text, _ in pieces], add_special_tokens=False)
-        for (_, end), encoding in zip(pieces, encoded, strict=True):
-            if self._starts_document:
-                ids += self.before
-            ids += encoding.ids
-            if end:
-                ids += self.after
-            self._starts_document = end
-        return np.array(ids, self._little), sum(len(text.encode()) for text, _ in pieces)
+        parts = self._framed(pieces, (encoding.ids for encoding in encoded), self.before, self.after)
+        size = sum(len(text.encode()) for text, _ in pieces)
+        return np.array([*itertools.chain.from_iterable(parts)], self._little), size
 
     def _by_table(self, pieces: list[Piece]) -> tuple[NDArray[Any], int]:
         """Encode bytes by a single look-up, with the special tokens as bytes that no text has."""
         assert self._table is not None
-        raw: list[bytes] = []
-        size = 0
-        before, after = (bytes([mark] * len(ids)) for mark, ids in ((_BEGIN, self.before), (_END, self.after)))
-        for text, end in pieces:
-            if self._starts_document:
-                raw.append(before)
-            encoded = text.encode()
-            raw.append(encoded)
+        encoded = [text.encode() for text, _ in pieces]
+        before, after = bytes([_BEGIN] * len(self.before)), bytes([_END] * len(self.after))
+        raw = b"".join(self._framed(pieces, encoded, before, after))
+        return self._table[np.frombuffer(raw, np.uint8)], sum(map(len, encoded))
+
+    def _framed(self, pieces: list[Piece], encoded: Iterable[T], before: T, after: T) -> list[T]:
+        """Return the encoded pieces with `before` and `after` around each document."""
+        parts, starts = [], self._starts_document
+        for (_, end), content in zip(pieces, encoded, strict=True):
+            if starts:
+                parts.append(before)
+            parts.append(content)
             if end:
-                raw.append(after)
-            size += len(encoded)
-            self._starts_document = end
-        return self._table[np.frombuffer(b"".join(raw), np.uint8)], size
+                parts.append(after)
+            starts = end
+        self._starts_document = starts
+        return parts
 
     def _byte_table(self) -> NDArray[Any] | None:
         """Return the id of each byte if the tokenizer knows bytes only; special tokens are at impossible bytes."""

@@ -1,4 +1,4 @@
-"""Labelled sentences and pairs of sentences: GLUE tasks and files of the same kind, tokenized when they are read."""
+"""Labeled sentences and pairs of sentences: GLUE tasks and files of the same kind, tokenized when they are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SentenceData:
-    """Labelled sentences or pairs, split, with every label checked."""
+    """Labeled sentences or pairs, split, with every label checked."""
 
     name: str
     """Name, path or hub id that the data was opened by."""

@@ -1,4 +1,4 @@
-"""Open the splits of a dataset by short name, local path or hub id: images, text and labelled sentences."""
+"""Open the splits of a dataset by short name, local path or hub id: images, text and labeled sentences."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _open_local(path: Path, kind: Kind, streaming: bool) -> Splits:
             folders = _open_class_folders(path)
             return Splits(_streams(folders) if streaming else folders)
     if next(iter(files.values()))[0].suffix.lower() not in TABLES:
-        return Splits(files)
+        return Splits(files, files)
     return Splits(_open_tables(files, streaming), files)
 
 

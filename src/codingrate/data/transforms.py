@@ -93,7 +93,11 @@ class BatchAugment(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
         self.operations = nn.ModuleList(_operations(augment))
-        self.erase = _erasing(augment)
+        self.erase: nn.Module | None = None
+        if augment.erase:
+            from kornia.augmentation import RandomErasing
+
+            self.erase = RandomErasing(value=0.0, p=augment.erase)  # after normalization, where zero is the mean
 
     def forward(self, images: Tensor, seed: int | None = None) -> Tensor:
         """Return normalized images; a `seed` makes them reproducible and leaves the global generators alone."""
@@ -168,14 +172,6 @@ def _operations(augment: Augment) -> list[nn.Module]:
     if augment.solarize:
         operations.append(K.RandomSolarize(thresholds=(0.5, 0.5), additions=(0.0, 0.0), p=augment.solarize))
     return operations
-
-
-def _erasing(augment: Augment) -> nn.Module | None:
-    if not augment.erase:
-        return None
-    import kornia.augmentation as K
-
-    return K.RandomErasing(value=0.0, p=augment.erase)  # after normalization, where zero is the mean
 
 
 class RandAugment(nn.Module):

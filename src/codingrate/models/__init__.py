@@ -1,4 +1,4 @@
-"""Models: configuration, embeddings, layers f^ℓ and g^ℓ, task models, presets, released checkpoints."""
+"""Models: configuration, embeddings, layers f^ℓ and g^ℓ, task models, presets, loading and importing."""
 
 from __future__ import annotations
 
@@ -36,24 +36,15 @@ __all__ = [
     "transfer_body",
 ]
 
-__getattr__, __dir__ = _lazy.attach(
-    __name__,
-    {
-        "CrateConfig": "config",
-        "CrateForCausalLM": "language",
-        "CrateForImageClassification": "classifier",
-        "CrateForMaskedAutoencoding": "autoencoder",
-        "CrateForMaskedLM": "language",
-        "CrateForSelfDistillation": "distillation",
-        "CrateForSequenceClassification": "language",
-        "CrateModel": "base",
-        "CratePreTrainedModel": "base",
-        "build_config": "presets",
-        "create_model": "presets",
-        "eval_mode": "base",
-        "list_models": "presets",
-        "load_model": "loading",
-        "load_released": "released",
-        "transfer_body": "loading",
-    },
-)
+_HOMES = {
+    "autoencoder": ("CrateForMaskedAutoencoding",),
+    "base": ("CrateModel", "CratePreTrainedModel", "eval_mode"),
+    "classifier": ("CrateForImageClassification",),
+    "config": ("CrateConfig",),
+    "distillation": ("CrateForSelfDistillation",),
+    "language": ("CrateForCausalLM", "CrateForMaskedLM", "CrateForSequenceClassification"),
+    "loading": ("load_model", "transfer_body"),
+    "presets": ("build_config", "create_model", "list_models"),
+    "released": ("load_released",),
+}
+__getattr__, __dir__ = _lazy.attach(__name__, {name: home for home, names in _HOMES.items() for name in names})

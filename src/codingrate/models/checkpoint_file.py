@@ -46,20 +46,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             raise CrateError("is a folder; give the file, or open a saved model by from_pretrained")
         if not path.is_file():
             raise CrateError("no such file")
-        contents = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+        contents = load_file(path, device="cpu") if path.suffix == ".safetensors" else _read_torch(path)
+    except SafetensorError as error:
+        raise CrateError("is truncated or not a safetensors file; download it again") from error
     except OSError as error:
         raise CrateError(f"cannot be read ({error.strerror or error})") from error
     tensors = _unwrap(contents)
     while prefix := next((p for p in _PREFIXES if all(key.startswith(p) for key in tensors)), None):
         tensors = {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
     return tensors
-
-
-def _read_safetensors(path: Path) -> object:
-    try:
-        return load_file(path, device="cpu")
-    except SafetensorError as error:
-        raise CrateError("is truncated or not a safetensors file; download it again") from error
 
 
 def _read_torch(path: Path) -> object:
@@ -134,10 +129,10 @@ class ImportPlan:
 
 def build_imported(plan: ImportPlan, tensors: Mapping[str, Tensor], report: Report) -> CratePreTrainedModel:
     """Build the model of a plan in float32 and eval mode, without drawing random weights first."""
-    wanted = {key for source in plan.sources.values() for key in source.keys}
-    if missing := sorted(wanted - set(tensors)):
+    needed = {key for source in plan.sources.values() for key in source.keys}
+    if missing := sorted(needed - set(tensors)):
         raise CrateError(f"{plan.title} without {join_names(missing)}; the checkpoint is incomplete")
-    if unexpected := sorted(key for key in set(tensors) - wanted if not re.fullmatch(plan.unused, key)):
+    if unexpected := sorted(key for key in set(tensors) - needed if not re.fullmatch(plan.unused, key)):
         raise CrateError(f"{plan.title} with unexpected tensors: {join_names(unexpected)}")
     config = build_config(plan.fields)
     with torch.device("meta"):
@@ -145,7 +140,7 @@ def build_imported(plan: ImportPlan, tensors: Mapping[str, Tensor], report: Repo
     values = {name: _value(plan.sources[name], tensors, empty.shape) for name, empty in model.state_dict().items()}
     model.load_state_dict(values, strict=True, assign=True)
     model.tie_weights()
-    if dtypes := {str(tensors[key].dtype) for key in wanted} - {"torch.float32"}:
+    if dtypes := {str(tensors[key].dtype) for key in needed} - {"torch.float32"}:
         report(f"stored as {join_names(sorted(dtypes))}: cast to torch.float32")
     return model.eval()
 

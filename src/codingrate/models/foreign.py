@@ -21,13 +21,9 @@ from .language import CrateForCausalLM, CrateForMaskedLM, CrateForSequenceClassi
 from .presets import BLACK_BOX
 
 _ACTIVATIONS = {  # name in transformers: ours
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu-tanh",
-    "gelu_fast": "gelu-tanh",
-    "gelu_pytorch_tanh": "gelu-tanh",
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu-tanh"),
 }
-_PAIR = ("weight", "bias")
 
 
 def load_foreign(folder: Path, report: Report) -> CratePreTrainedModel:
@@ -74,8 +70,8 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     return {key: tensor for shard in shards for key, tensor in read_tensors(folder / shard).items()}
 
 
-def _common_fields(config: Any, dropout: tuple[str, ...], report: Report) -> dict[str, Any]:
-    """Return the config fields that both families share; `dropout` are the names of their dropout rates."""
+def _common_fields(config: Any, dropout: tuple[str, ...], eps: float, report: Report) -> dict[str, Any]:
+    """Return the config fields that both families share, given the names of their dropout rates and ε of LayerNorm."""
     d, inner = config.hidden_size, getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None)
     activation = getattr(config, "activation_function", None) or getattr(config, "hidden_act", None)
     _require(config, "add_cross_attention", False)
@@ -103,6 +99,8 @@ def _common_fields(config: Any, dropout: tuple[str, ...], report: Report) -> dic
         "expansion": 4 if inner is None else inner // d,
         "activation": _ACTIVATIONS[activation],
         "dropout": rate,
+        "layer_norm_eps": eps,
+        "head_norm_eps": eps,
     }
 
 
@@ -114,18 +112,20 @@ def _require(config: Any, name: str, only: object) -> None:
 
 def _pairs(names: Mapping[str, str], transposed: bool = False) -> dict[str, Source]:
     """Return the sources of weight and bias of modules, given as ours: theirs."""
-    return {f"{our}.{kind}": Source((f"{own}.{kind}",), transposed) for our, own in names.items() for kind in _PAIR}
+    return {
+        f"{ours}.{kind}": Source((f"{theirs}.{kind}",), transposed)
+        for ours, theirs in names.items()
+        for kind in ("weight", "bias")
+    }
 
 
 def _gpt2(config: Any, tensors: Mapping[str, Tensor], report: Report) -> ImportPlan:
     """Plan GPT-2: LayerNorm first, GELU by tanh, and linear maps stored (in, out)."""
     _require(config, "scale_attn_by_inverse_layer_idx", False)
     fields = {
-        **_common_fields(config, ("embd_pdrop", "attn_pdrop", "resid_pdrop"), report),
+        **_common_fields(config, ("embd_pdrop", "attn_pdrop", "resid_pdrop"), config.layer_norm_epsilon, report),
         "causal": True,
         "final_norm": True,
-        "layer_norm_eps": config.layer_norm_epsilon,
-        "head_norm_eps": config.layer_norm_epsilon,
         "attention_scale": None if config.scale_attn_weights else 1.0,
         "scaled_output_init": True,
     }
@@ -136,14 +136,14 @@ def _gpt2(config: Any, tensors: Mapping[str, Tensor], report: Report) -> ImportP
         "head.weight": Source((f"{body}wte.weight" if config.tie_word_embeddings else "lm_head.weight",)),
         **_pairs({"crate.norm": f"{body}ln_f"}),
     }
-    maps = {
-        "attention.project": "attn.c_attn", "attention.output": "attn.c_proj",
-        "sparsifier.expand": "mlp.c_fc", "sparsifier.contract": "mlp.c_proj",
-    }  # fmt: skip
     for i in range(config.num_hidden_layers):
-        our, own = f"crate.layers.{i}.", f"{body}h.{i}."
-        sources |= _pairs({f"{our}attention_norm": f"{own}ln_1", f"{our}sparsifier_norm": f"{own}ln_2"})
-        sources |= _pairs({our + mine: own + theirs for mine, theirs in maps.items()}, transposed=True)
+        ours, theirs = f"crate.layers.{i}.", f"{body}h.{i}."
+        sources |= _pairs({f"{ours}attention_norm": f"{theirs}ln_1", f"{ours}sparsifier_norm": f"{theirs}ln_2"})
+        maps = {
+            f"{ours}attention.project": f"{theirs}attn.c_attn", f"{ours}attention.output": f"{theirs}attn.c_proj",
+            f"{ours}sparsifier.expand": f"{theirs}mlp.c_fc", f"{ours}sparsifier.contract": f"{theirs}mlp.c_proj",
+        }  # fmt: skip
+        sources |= _pairs(maps, transposed=True)
     unused = rf"{body}h\.\d+\.attn\.(bias|masked_bias)|lm_head\.weight"
     return ImportPlan("gpt2", CrateForCausalLM, fields, sources, unused)
 
@@ -152,14 +152,13 @@ def _roberta(config: Any, tensors: Mapping[str, Tensor], report: Report) -> Impo
     """Plan RoBERTa: LayerNorm last, positions counted after padding's row, a masked-LM or a classification head."""
     if config.pad_token_id is None:
         raise CrateError("config.json: pad_token_id is missing; RoBERTa counts its positions from it")
+    rates = ("hidden_dropout_prob", "attention_probs_dropout_prob")
     fields = {
-        **_common_fields(config, ("hidden_dropout_prob", "attention_probs_dropout_prob"), report),
+        **_common_fields(config, rates, config.layer_norm_eps, report),
         "norm": "post",
         "position_offset": config.pad_token_id + 1,
         "type_vocab_size": config.type_vocab_size,
         "embedding_norm": True,
-        "layer_norm_eps": config.layer_norm_eps,
-        "head_norm_eps": config.layer_norm_eps,
     }
     table = "roberta.embeddings."
     sources = {
@@ -168,28 +167,30 @@ def _roberta(config: Any, tensors: Mapping[str, Tensor], report: Report) -> Impo
         "crate.embedding.types.weight": Source((f"{table}token_type_embeddings.weight",)),
         **_pairs({"crate.embedding.norm": f"{table}LayerNorm"}),
     }
-    maps = {
-        "attention.output": "attention.output.dense", "attention_norm": "attention.output.LayerNorm",
-        "sparsifier.expand": "intermediate.dense", "sparsifier.contract": "output.dense",
-        "sparsifier_norm": "output.LayerNorm",
-    }  # fmt: skip
     for i in range(config.num_hidden_layers):
-        our, own = f"crate.layers.{i}.", f"roberta.encoder.layer.{i}."
-        for kind in _PAIR:
-            parts = tuple(f"{own}attention.self.{part}.{kind}" for part in ("query", "key", "value"))
-            sources[f"{our}attention.project.{kind}"] = Source(parts)
-        sources |= _pairs({our + mine: own + theirs for mine, theirs in maps.items()})
+        ours, theirs = f"crate.layers.{i}.", f"roberta.encoder.layer.{i}."
+        attention = f"{theirs}attention."
+        for kind in ("weight", "bias"):
+            parts = tuple(f"{attention}self.{part}.{kind}" for part in ("query", "key", "value"))
+            sources[f"{ours}attention.project.{kind}"] = Source(parts)
+        sources |= _pairs({
+            f"{ours}attention.output": f"{attention}output.dense",
+            f"{ours}attention_norm": f"{attention}output.LayerNorm",
+            f"{ours}sparsifier.expand": f"{theirs}intermediate.dense",
+            f"{ours}sparsifier.contract": f"{theirs}output.dense",
+            f"{ours}sparsifier_norm": f"{theirs}output.LayerNorm",
+        })  # fmt: skip
     unused = r"roberta\.(pooler\..*|embeddings\.position_ids)"
     if "classifier.out_proj.weight" in tensors:
         fields |= {"id2label": config.id2label, "label2id": config.label2id, "problem_type": config.problem_type}
         sources |= _pairs({"dense": "classifier.dense", "head": "classifier.out_proj"})
         return ImportPlan("roberta", CrateForSequenceClassification, fields, sources, unused)
     fields["prediction_transform"] = True
-    untied = not config.tie_word_embeddings
+    tied = config.tie_word_embeddings
     sources |= {
         **_pairs({"transform.dense": "lm_head.dense", "transform.norm": "lm_head.layer_norm"}),
-        "head.weight": Source(("lm_head.decoder.weight" if untied else f"{table}word_embeddings.weight",)),
-        "head.bias": Source(("lm_head.decoder.bias" if untied else "lm_head.bias",)),
+        "head.weight": Source((f"{table}word_embeddings.weight" if tied else "lm_head.decoder.weight",)),
+        "head.bias": Source(("lm_head.bias" if tied else "lm_head.decoder.bias",)),
     }
     unused = rf"{unused}|lm_head\.(bias|decoder\.(weight|bias))"
     return ImportPlan("roberta", CrateForMaskedLM, fields, sources, unused)

@@ -73,7 +73,7 @@ def load_released(
             return load_foreign(path, report)
         tensors = read_tensors(path)
         shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
-        plan = plan_released(shapes, **known, report=report)  # type: ignore[arg-type]
+        plan = plan_released(shapes, known, report)
         model = build_imported(plan, tensors, report)
         if unused := sorted(key for key in tensors if re.fullmatch(plan.unused, key)):
             report(f"not used by the model, left out: {join_names(unused, 4)}")
@@ -99,16 +99,8 @@ def convert(
     return model
 
 
-def plan_released(
-    shapes: Mapping[str, tuple[int, ...]],
-    *,
-    heads: int | None = None,
-    sparsity: float | None = None,
-    step_size: float | None = None,
-    image_size: int | tuple[int, int] | None = None,
-    report: Report,
-) -> ImportPlan:
-    """Plan the import of a released file from the shapes of its state dict and what the caller knows beyond them."""
+def plan_released(shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Any], report: Report) -> ImportPlan:
+    """Plan the import of a released file from the shapes of its state dict and the keywords of `load_released`."""
     family = detect(shapes)
 
     def shape(key: str, *axes: int) -> tuple[int, ...]:
@@ -128,7 +120,7 @@ def plan_released(
     if width != d:
         raise CrateError(f"{subspaces} has shape {shapes[subspaces]}; expected {(d, d)}")
     identity = inner == d and not any(".to_out." in key for key in shapes)  # a single head of width d has no output map
-    K = _heads(heads, family, d, inner, identity, report)
+    K = _heads(known.get("heads"), family, d, inner, identity, report)
 
     fields: dict[str, Any] = {
         **family.fields,
@@ -136,10 +128,10 @@ def plan_released(
         "num_hidden_layers": layers,
         "num_attention_heads": K,
         "head_dim": None if inner == d else inner // K,
-        "sparsity": _number("sparsity", sparsity, family.sparsity, report),
-        "step_size": _number("step_size", step_size, _STEP_SIZE, report),
+        "sparsity": _number("sparsity", known, family.sparsity, report),
+        "step_size": _number("step_size", known, _STEP_SIZE, report),
         "patch_size": patch,
-        "image_size": _image_size(image_size, family.positions, shape(family.positions, 3)[1] - 1, patch),
+        "image_size": _image_size(known.get("image_size"), family.positions, shape(family.positions, 3)[1] - 1, patch),
     }
     if family.decoder and decoder_layers != layers:
         fields["decoder_layers"] = decoder_layers
@@ -190,7 +182,8 @@ def _heads(heads: int | None, family: Family, d: int, inner: int, identity: bool
     return heads
 
 
-def _number(name: str, value: float | None, default: float, report: Report) -> float:
+def _number(name: str, known: Mapping[str, Any], default: float, report: Report) -> float:
+    value = known.get(name)
     if value is None:
         report(f"{name} is not in the file: took {default:g}; pass {name}=… to change")
         return default

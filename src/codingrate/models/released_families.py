@@ -54,41 +54,31 @@ _CLASSIFIER: dict[str, Any] = {
     "model": CrateForImageClassification, "modules": {**_STEM, **_HEAD}, "positions": "pos_embedding",
     "layers": "transformer.layers.{}.", "fields": {"skip": "residual"},
 }  # fmt: skip
-_CONVOLUTION = {f"{EMBEDDING}project": "patch_embed.proj", "crate.norm": "norm"}
+_ALPHA_FIELDS = {
+    "skip": "residual", "sparsifier": "odl", "output_bias": False, "patch_norm": False, "layer_norm_eps": 1e-6,
+}  # fmt: skip
+_MAE: dict[str, Any] = {"layers": "blocks.{}.layers.0.", "sparsity": RELEASED_MAE["sparsity"]}
 _MAE_FIELDS = {**RELEASED_MAE, "patch_norm": False, "initializer": "xavier"}
+_CONVOLUTION = {f"{EMBEDDING}project": "patch_embed.proj", "crate.norm": "norm"}
 
 CLASSIFIER = Family("CRATE classifier", **_CLASSIFIER)
 DEMO = Family(
-    "CRATE feature extractor of the patch-8 demo",
-    **_CLASSIFIER,
-    heads={768: 6},
-    unused=r"head\.(weight|bias)",
+    "CRATE feature extractor of the patch-8 demo", **_CLASSIFIER, heads={768: 6}, unused=r"head\.(weight|bias)"
 )  # its forward pass ends at the d-dimensional mlp_head and never applies its classifier of 21K classes
 ALPHA = Family(
     "CRATE-alpha classifier",
-    CrateForImageClassification,
-    modules={f"{EMBEDDING}project": "conv1", **_HEAD},
-    positions="pos_embedding",
-    layers="transformer.layers.{}.",
+    **{**_CLASSIFIER, "modules": {f"{EMBEDDING}project": "conv1", **_HEAD}, "fields": _ALPHA_FIELDS},
     dictionaries={"dictionary": "D", "synthesis": "D1"},
-    fields={
-        "skip": "residual",
-        "sparsifier": "odl",
-        "output_bias": False,
-        "patch_norm": False,
-        "layer_norm_eps": 1e-6,
-    },
 )
 MAE = Family(
     "CRATE-MAE autoencoder",
     CrateForMaskedAutoencoding,
     modules={**_CONVOLUTION, "decoder_norm": "decoder_norm", "predict": "decoder_pred"},
     positions="decoder_pos_embed",  # the encoder adds this one too
-    layers="blocks.{}.layers.0.",
+    **_MAE,
     mask_token=True,
     decoder="decoder_blocks.{}.layers.0.",
     fields=_MAE_FIELDS,
-    sparsity=RELEASED_MAE["sparsity"],
     unused=r"pos_embed|decoder_embed\.(weight|bias)",
 )
 MAE_CLASSIFIER = Family(
@@ -96,9 +86,8 @@ MAE_CLASSIFIER = Family(
     CrateForImageClassification,
     modules={**_CONVOLUTION, "head": "head"},
     positions="pos_embed",
-    layers="blocks.{}.layers.0.",
+    **_MAE,
     fields={**_MAE_FIELDS, "head_norm": False},
-    sparsity=RELEASED_MAE["sparsity"],
     unused=r"mask_token|decoder_.*",
 )
 

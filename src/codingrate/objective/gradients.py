@@ -28,12 +28,12 @@ def _solve(rows: Tensor, factor: Tensor) -> Tensor:
 
 
 def _rate_gradient(w: Tensor, scale: float) -> Tensor:
-    """∇ ½ logdet(I + c wwᵀ) = c (I + c wwᵀ)⁻¹ w = c w (I + c wᵀw)⁻¹ for w (..., n, p)."""
+    """Compute ∇ ½ logdet(I + c wwᵀ) = c (I + c wwᵀ)⁻¹ w = c w (I + c wᵀw)⁻¹ for w (..., n, p)."""
     return scale * _solve(w, cholesky(smaller_gram(w, scale)))
 
 
 def coding_rate_gradient(z: Tensor, eps: float = 0.5) -> Tensor:
-    """∇R(Z) = α Z (I + α Z*Z)⁻¹, α = d/(nε²); z (..., n, d) → (..., n, d)."""
+    """Compute ∇R(Z) = α Z (I + α Z*Z)⁻¹, α = d/(nε²); z (..., n, d) → (..., n, d)."""
     z = check_tokens(z)
     with full_precision(z):
         return _rate_gradient(z, rate_scale(z.shape[-2], z.shape[-1], eps))
@@ -103,7 +103,7 @@ def coding_rate_hvp(z: Tensor, direction: Tensor, eps: float = 0.5) -> Tensor:
 
 
 def coding_rate_lipschitz(n: int, d: int, eps: float = 0.5, *, tight: bool = False) -> float:
-    """Lipschitz constant of ∇R: the paper's 9α/4, α = d/(nε²) (appendix B, logdet-grad-lipschitz).
+    """Return the Lipschitz constant of ∇R: the paper's 9α/4, α = d/(nε²) (appendix B, logdet-grad-lipschitz).
 
     tight=True gives α, which we found to be the best constant: in the singular basis of Z the Hessian
     has the eigenvalues α(1 ± α s_i s_j) / ((1 + α s_i²)(1 + α s_j²)), at most α since

@@ -1,12 +1,11 @@
 """Coding rates and rate reduction (paper §2.1).
 
-Every rate is ½ logdet(I + cG) of a Gram matrix G, taken by one function from the Cholesky factor of
-the smaller of the two Gram matrices, batched over all leading axes and differentiable twice.
+Every rate is ½ logdet(I + cG) of a Gram matrix G. One function computes it from the Cholesky factor of the smaller of
+the two Gram matrices, batched over all leading axes and differentiable twice.
 
-dtypes: float64 and float32 are kept. float16 and bfloat16 tokens are computed in float32 and the
-rate is returned in float32, since a rate in bfloat16 would have only about three digits.
-In float32 the 1 in I + cG is lost when c‖Z‖² exceeds about 10⁷: directions without energy then count
-as rounding noise. Use float64 for rank-deficient tokens of such size.
+float64 and float32 are kept. float16 and bfloat16 tokens are computed in float32 and the rate is returned in float32,
+since a rate in bfloat16 would have only about three digits. In float32 the 1 in I + cG is lost when c‖Z‖² exceeds
+about 10⁷: directions without energy then count as rounding noise. Use float64 for rank-deficient tokens of such size.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def project(z: Tensor, bases: Tensor) -> Tensor:
 
 
 def projected_coding_rate(w: Tensor, eps: float = 0.5) -> Tensor:
-    """Coding rate of tokens that are already projected, w = zU_k (..., n, p) → (...).
+    """Compute the coding rate of tokens that are already projected, w = zU_k (..., n, p) → (...).
 
     R(U_k*Z) = ½ logdet(I + β (U_k*Z)*(U_k*Z)), β = p/(nε²)   (§2.1, coding rate on a subspace)
 
@@ -54,7 +53,7 @@ def projected_coding_rate(w: Tensor, eps: float = 0.5) -> Tensor:
 
 
 def coding_rate(z: Tensor, eps: float = 0.5) -> Tensor:
-    """Lossy coding rate of all tokens under one Gaussian, z (..., n, d) → (...).
+    """Compute the lossy coding rate of all tokens under one Gaussian, z (..., n, d) → (...).
 
     R(Z) = ½ logdet(I + α Z*Z) = ½ logdet(I + α ZZ*), α = d/(nε²)   (eq. coding_rate)
 
@@ -64,7 +63,7 @@ def coding_rate(z: Tensor, eps: float = 0.5) -> Tensor:
 
 
 def class_coding_rate(z: Tensor, memberships: Tensor, eps: float = 0.5) -> Tensor:
-    """Rate of the tokens given their classes, z (..., n, d), memberships Π (..., K, n) → (...).
+    """Compute the rate of the tokens given their classes, z (..., n, d), memberships Π (..., K, n) → (...).
 
     R^c(Z | Π) = ½ Σ_k logdet(I + γ_k Z Π_k Z*), γ_k = d/(n_k ε²), n_k = Σ_i Π_ki
     (eq. conditional_coding_rate_original; Boolean Π there, any non-negative weights here)
@@ -87,7 +86,7 @@ def class_coding_rate(z: Tensor, memberships: Tensor, eps: float = 0.5) -> Tenso
 
 
 def subspace_coding_rate(z: Tensor, bases: Tensor, eps: float = 0.5) -> Tensor:
-    """Rate of the tokens coded on each of K subspaces, z (..., n, d), bases U (K, d, p) → (...).
+    """Compute the rate of the tokens coded on each of K subspaces, z (..., n, d), bases U (K, d, p) → (...).
 
     R^c(Z | U) = Σ_k R(U_k*Z) = ½ Σ_k logdet(I + β (U_k*Z)*(U_k*Z)), β = p/(nε²)   (eq. def-mcr-parts)
 
@@ -100,12 +99,12 @@ def subspace_coding_rate(z: Tensor, bases: Tensor, eps: float = 0.5) -> Tensor:
 
 
 def rate_reduction(z: Tensor, bases: Tensor, eps: float = 0.5) -> Tensor:
-    """ΔR(Z | U) = R(Z) − R^c(Z | U), the information gain to maximize; z (..., n, d) → (...)."""
+    """Compute ΔR(Z | U) = R(Z) − R^c(Z | U), the information gain to maximize; z (..., n, d) → (...)."""
     return coding_rate(z, eps) - subspace_coding_rate(z, bases, eps)
 
 
 def sparse_rate_reduction(z: Tensor, bases: Tensor, eps: float = 0.5, weight: float = 0.1, norm: str = "l1") -> Tensor:
-    """Sparse rate reduction, the objective that the network maximizes; z (..., n, d), bases (K, d, p) → (...).
+    """Compute the objective that the network maximizes; z (..., n, d), bases (K, d, p) → (...).
 
     ΔR(Z | U) − λ‖Z‖₀ (eq. sparse-rr, norm="l0") or ΔR(Z | U) − λ‖Z‖₁ (its relaxation, norm="l1"),
     with λ = weight. ‖Z‖₀ counts the non-zero entries and has no gradient.

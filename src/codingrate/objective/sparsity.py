@@ -47,7 +47,7 @@ def fraction_below(z: Tensor, thresholds: Sequence[float]) -> Tensor:
 
 @torch.no_grad()
 def effective_rank(z: Tensor) -> Tensor:
-    """Effective rank exp(−Σ_i p_i log p_i), p_i = σ_i / Σ_j σ_j, of the singular values σ of z (..., n, d) → (...).
+    """Compute exp(−Σ_i p_i log p_i), p_i = σ_i / Σ_j σ_j, of the singular values σ of z (..., n, d) → (...).
 
     It counts the directions that tokens fill, without jumps when noise is added (Roy and Vetterli, 2007). The paper
     calls the heat maps of §4.2 "low-rank" and gives no number; this is one. It lies between 1 (all tokens on a line)

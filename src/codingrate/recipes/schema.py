@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from ..data import Augment, Views, view_augments
+from ..data.augment import Augment, Views, view_augments
 from ..errors import CrateError
 
 MUST_GIVE = "???"

@@ -161,7 +161,7 @@ class Run:
     def task(self) -> Task:
         """The task of the recipe, or the one that fits the class of the model."""
         if self.recipe is None:
-            return open_task(_inferred_recipe(self._loaded("last")), TaskPaths(tokenizer=self.folder))
+            return open_task(_inferred_recipe(self._loaded("last")), TaskPaths(source=self.source))
         paths = TaskPaths(
             source=resolve_source(self.recipe.source), tokenizer=self._root / "tokenizer", tokens=self._root / "tokens"
         )

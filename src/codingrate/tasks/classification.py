@@ -83,7 +83,9 @@ class Classification(ImageTask):
         accepted = match_real_labels(self.data, self.data.test, labels)
         measured = self.measure_split(model, **reading)
         predictions = measured.values["prediction"].astype(np.int64)
-        kept = [accepted[index] for index in np.flatnonzero(measured.crops.readable)]
+        crops = measured.crops
+        rows = range(len(accepted)) if crops.indices is None else crops.indices
+        kept = [accepted[row] for row, readable in zip(rows, crops.readable, strict=True) if readable]
         return replace(self.report(measured), real_top1=real_accuracy(predictions, kept))
 
     def _check_head(self, model: CratePreTrainedModel) -> None:

@@ -192,8 +192,8 @@ class ImageTask(Task):
             return self.data, augment, ()
         photographs = sample_photographs(augment.image_size)
         note = (
-            f"No dataset is given, so the model is measured on {len(photographs.test)} parts of {photographs.name}: "
-            "enough to look, not enough to judge."
+            f"No dataset is given, so the model is measured on parts of {photographs.name}: enough to look, not enough "
+            "to judge."
         )
         return photographs, replace(augment, evaluation="resize"), (note,)
 

@@ -22,6 +22,7 @@ from ..data import (
     RandomBlocks,
     TextData,
     TokenFile,
+    check_tokenizer,
     id_count,
     load_text,
     mask_own_tokens,
@@ -276,6 +277,7 @@ class MaskedLM(LanguageTask):
 
     def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> MaskedReport:
         expect_model(model, CrateForMaskedLM, self.recipe.task)
+        check_tokenizer(self.tokenizer, model.config)
         start, blocks = (
             time.perf_counter(),
             Blocks(self.tokens(reading.get("split") or self.default_split), self.recipe.text.block),

@@ -14,7 +14,7 @@ from transformers import DataCollatorWithPadding
 from typing_extensions import Unpack
 
 from .._distributed import main_process_first
-from ..data import GLUE, SentenceData, SentenceDataset, load_sentences
+from ..data import GLUE, SentenceData, SentenceDataset, check_tokenizer, load_sentences
 from ..errors import CrateError
 from ..evaluation import bag_of_words_metrics, sentence_metrics
 from ..models.base import CrateModel, CratePreTrainedModel, eval_mode
@@ -155,6 +155,7 @@ class SequenceClassification(TextTask):
     def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> SentenceReport:
         """Measure a split, or every validation split."""
         expect_model(model, CrateForSequenceClassification, self.recipe.task)
+        check_tokenizer(self.tokenizer, model.config)
         self._check_classes(model)
         scores, split = {}, reading.get("split")
         for name in list(self.data.sentences.validation) if split is None else [split]:
@@ -196,6 +197,7 @@ class SequenceClassification(TextTask):
     def predict(self, model: CratePreTrainedModel, inputs: Sequence[Any]) -> list[Any]:
         """Return for every sentence or pair its classes with probabilities, or the predicted number."""
         expect_model(model, CrateForSequenceClassification, self.recipe.task)
+        check_tokenizer(self.tokenizer, model.config)
         texts = [(text,) if isinstance(text, str) else tuple(text) for text in inputs]
         encoded = self.tokenizer(
             *(list(column) for column in zip(*texts, strict=True)),

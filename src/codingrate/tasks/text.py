@@ -31,12 +31,17 @@ class TextTask(Task):
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer of the run: the saved one, or the one that opening the data builds."""
-        saved = None if self.paths.tokenizer is None else saved_tokenizer(self.paths.tokenizer)
+        """The tokenizer of the run or of the saved model, or the one that opening the data builds."""
+        saved = self._saved_tokenizer()
         if saved is None and self.recipe.data.name == MUST_GIVE:
-            where = self.paths.tokenizer or "the model"
-            raise CrateError(f"{where}: there is no tokenizer; save it beside the weights, or give a run")
+            raise CrateError(f"{self.paths.source}: there is no tokenizer; save it beside the weights, or give a run")
         return self.data.tokenizer if saved is None else saved
+
+    def _saved_tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """Return the tokenizer kept in the run, or for a model outside of runs the one beside its weights."""
+        if self.paths.tokenizer is not None:
+            return saved_tokenizer(self.paths.tokenizer)
+        return None if self.paths.source is None else saved_tokenizer(self.paths.source)
 
     @property
     def processor(self) -> Any:
@@ -58,8 +63,7 @@ class TextTask(Task):
         self, texts: Documents | Iterable[str], kind: Literal["masked", "causal"]
     ) -> PreTrainedTokenizerBase:
         """Return the tokenizer of the run: the one kept in its folder, or a new one, which is then kept there."""
-        kept = self.paths.tokenizer
-        saved = None if kept is None else saved_tokenizer(kept)
+        kept, saved = self.paths.tokenizer, self._saved_tokenizer()
         if saved is not None:
             return saved
         tokenizer = self._new_tokenizer(texts, kind)
