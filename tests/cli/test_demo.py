@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from PIL import Image
 
 from codingrate.cli import demo
@@ -9,6 +10,7 @@ from codingrate.cli import demo
 from .conftest import check_refusal, crate_json
 
 
+@pytest.mark.slow
 def test_demo_trains_both_models_and_measures_every_layer(capsys, tmp_path):
     result = crate_json(capsys, "demo", "--epochs", 1, "--output", tmp_path / "demo")
     assert 0.1 < result["models"]["crate"]["accuracy"] <= 1

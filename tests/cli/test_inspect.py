@@ -387,6 +387,10 @@ def test_segment_writes_masks_and_overlays(capsys, by_color, photo, tmp_path):
         assert mask[y : y + height, x : x + width].sum() == mask.sum()
         assert 0.5 < first["score"] <= 1
     assert len(list(output.iterdir())) == sum(1 + len(entry["segments"]) for entry in report["images"])
+    coarse = crate_json(capsys, "segment", by_color, photo, *QUICK, "--no-refine", "--output", tmp_path / "coarse")
+    with Image.open(coarse["images"][0]["segments"][0]["mask"]) as drawn:
+        blocky = np.asarray(drawn) > 0
+    assert (blocky & disc).sum() / (blocky | disc).sum() < (mask & disc).sum() / (mask | disc).sum()
 
 
 def test_segment_prints_a_table(capsys, by_color, photo, tmp_path, monkeypatch):

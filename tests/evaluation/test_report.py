@@ -85,7 +85,7 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path, m
         made_up().save(tmp_path / "metrics.json" / "below")
 
 
-@pytest.mark.parametrize("classes", [2, 37, 1000, 1500])
+@pytest.mark.parametrize("classes", [2, 37, 1000, pytest.param(1500, marks=pytest.mark.slow)])
 def test_pictures_of_any_number_of_classes(tmp_path, classes):
     counts = np.random.RandomState(0).poisson(np.eye(classes) * 20 + 1 / classes)
     (width, height), colors = shown(confusion_picture(counts, [f"name {i}" for i in range(classes)], tmp_path / "p"))
@@ -101,6 +101,7 @@ def test_pictures_take_any_name_and_classes_without_images(tmp_path):
         confusion_picture(np.zeros((4, 4), int), names[:3], tmp_path / "wrong.png")
 
 
+@pytest.mark.slow  # a fresh process imports torch and scikit-learn
 def test_matplotlib_waits_for_a_picture_and_keeps_no_global_state():
     code = """if True:
         import sys, tempfile
