@@ -10,6 +10,7 @@ from sklearn import metrics
 from codingrate.data import GLUE
 from codingrate.errors import CrateError
 from codingrate.evaluation import glue_average, sentence_metrics
+from codingrate.recipes import load_recipe
 from tests.refusals import refused
 
 TABLE = """
@@ -34,7 +35,7 @@ PUBLISHED = """
 """
 
 
-def test_the_tasks_are_the_papers():
+def test_tasks_and_recipes_are_the_papers():
     lines = [[part.strip() for part in line.split("|")] for line in TABLE.strip().splitlines()]
     assert [line[0] for line in lines] == list(GLUE)
     for name, columns, labels, metric, epochs, length, splits in lines:
@@ -42,10 +43,12 @@ def test_the_tasks_are_the_papers():
         assert task.columns == tuple(columns.split())
         assert (1 if task.classes is None else len(task.classes)) == int(labels)
         assert task.metrics[0] == metric
-        assert (task.epochs, task.max_length) == (int(epochs), int(length))
         assert task.validation == tuple(splits.split())
-        assert (task.learning_rate, task.batch) == (2e-5, 32)
         assert task.in_average == (name != "cola")
+        recipe = load_recipe("glue", variant=name)
+        assert recipe.data.name == name
+        assert (recipe.schedule.epochs, recipe.text.max_length) == (int(epochs), int(length))
+        assert (recipe.optimizer.lr, recipe.schedule.batch_size) == (2e-5, 32)
 
 
 @pytest.mark.parametrize("row", PUBLISHED.strip().splitlines())

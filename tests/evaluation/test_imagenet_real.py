@@ -8,10 +8,14 @@ import pytest
 
 from codingrate.data import load_images
 from codingrate.errors import CrateError
-from codingrate.evaluation import classify, read_real_labels, real_accuracy
+from codingrate.evaluation import read_real_labels, real_accuracy
 from tests.data.conftest import picture
 
-from .conftest import GREY, RGB, Fixed, Linear, one_hot
+from .conftest import GRAY, RGB, Fixed, Linear, evaluate, image_task, one_hot
+
+
+def evaluate_real(model, data, augment, labels, *, max_corrupt=0.01, **reading):
+    return image_task(data, augment, max_corrupt=max_corrupt).evaluate_real(model, labels, **reading)
 
 
 def written(tmp_path, labels):
@@ -62,15 +66,15 @@ def test_rows_without_names_go_by_their_order(tmp_path, digits):
     fitting = [[] if row % 5 == 0 else [label, (label + 1) % 10] for row, label in enumerate(labels)]
     guesses = [(label + row // 2 % 3) % 10 for row, label in enumerate(labels)]  # right, next one, wrong
     path = written(tmp_path, fitting)
-    report = classify(Fixed(one_hot(guesses, 10)), digits, GREY, real_labels=path)
+    report = evaluate_real(Fixed(one_hot(guesses, 10)), digits, GRAY, path)
     counted = [row // 2 % 3 < 2 for row in range(len(labels)) if row % 5]
     assert report.real_top1 == pytest.approx(np.mean(counted))
     assert report.top1 == pytest.approx(np.mean([row // 2 % 3 == 0 for row in range(len(labels))]))
-    assert classify(Fixed(one_hot(guesses, 10)), digits, GREY).real_top1 is None
+    assert evaluate(Fixed(one_hot(guesses, 10)), digits).real_top1 is None
     spread = np.sort(np.argsort(labels, kind="stable")[np.arange(40) * len(labels) // 40])  # of every class its share
     part = Fixed(one_hot([guesses[row] for row in spread], 10))
     counted = [row // 2 % 3 < 2 for row in spread if row % 5]
-    assert classify(part, digits, GREY, limit=40, real_labels=path).real_top1 == pytest.approx(np.mean(counted))
+    assert evaluate_real(part, digits, GRAY, path, limit=40).real_top1 == pytest.approx(np.mean(counted))
 
 
 def imagenet_like(tmp_path):
@@ -87,21 +91,21 @@ def test_validation_files_go_by_their_number_around_corrupt_ones(tmp_path):
     path = written(tmp_path, [[1], [0], [0], [], [0, 1], [1], [0]])  # of files 1 … 7
     data = load_images(str(folder), test_share=1)
     guesses = [0, 1, 0, 1, 1, 0]  # rows are files 2, 5, 6, 1, 3, 4: right, right, wrong, right, wrong, not counted
-    assert classify(Fixed(one_hot(guesses, 2)), data, RGB, real_labels=path).real_top1 == 3 / 5
+    assert evaluate_real(Fixed(one_hot(guesses, 2)), data, RGB, path).real_top1 == 3 / 5
     (folder / "n01" / "ILSVRC2012_val_00000005.png").write_bytes(b"")
     del guesses[1]
-    report = classify(Fixed(one_hot(guesses, 2)), data, RGB, real_labels=path, max_corrupt=0.5, batch_size=4)
+    report = evaluate_real(Fixed(one_hot(guesses, 2)), data, RGB, path, max_corrupt=0.5, batch_size=4)
     assert report.real_top1 == 2 / 4
 
 
 def test_labels_that_do_not_go_with_the_data(tmp_path, digits):
     def refused(match, data, augment, labels):
         with pytest.raises(CrateError, match=match):
-            classify(Linear(len(data.classes)), data, augment, real_labels=written(tmp_path, labels))
+            evaluate_real(Linear(len(data.classes)), data, augment, written(tmp_path, labels))
 
-    refused("has labels for 3 images, but the dataset has 359", digits, GREY, [[1]] * 3)
-    refused("label 10 at index 0, which is outside the 10 classes", digits, GREY, [[10]] * 359)
-    refused("without streaming", load_images("digits", streaming=True), GREY, [[1]] * 359)
+    refused("has labels for 3 images, but the dataset has 359", digits, GRAY, [[1]] * 3)
+    refused("label 10 at index 0, which is outside the 10 classes", digits, GRAY, [[10]] * 359)
+    refused("without streaming", load_images("digits", streaming=True), GRAY, [[1]] * 359)
     folder = imagenet_like(tmp_path)
     refused("has labels for 2 images, but the dataset has ILSVRC2012_val", load_images(str(folder)), RGB, [[1]] * 2)
     picture(0).save(folder / "n01" / "cat.png")

@@ -113,8 +113,7 @@ def test_texts_and_models_that_do_not_fit():
     refused("1 tokens are too few", perplexity, model, ids[:1])
     refused("not float64 of shape", perplexity, model, np.zeros(5))
     refused("token id 29 is outside the model's vocabulary of 29", perplexity, model, np.array([3, 29, 4]))
-    refused("needs a CrateForCausalLM, not a CrateForMaskedLM; measure it with masked_loss",
-            perplexity, toys.build("masked-lm"), ids)  # fmt: skip
+    refused("needs a CrateForCausalLM, not a CrateForMaskedLM", perplexity, toys.build("masked-lm"), ids)
     refused("not a CrateForImageClassification", sampled_loss, toys.build("image-classification"), ids)
     refused("13 tokens are too few for windows of 14", sampled_loss, model, ids[:13], block=13)
     refused("iterations is 0", sampled_loss, model, ids, block=5, iterations=0)
@@ -197,7 +196,7 @@ def test_passages_that_have_no_last_word():
         tokenizer,
         ["a " + "b" * 20],
     )
-    refused("the tokenizer has 257 ids, the model 29", lambada_accuracy, causal(), tokenizer, ["a b"])
+    refused("the tokenizer has 257 ids, the model only 29", lambada_accuracy, causal(), tokenizer, ["a b"])
     refused("not a CrateForMaskedLM", lambada_accuracy, toys.build("masked-lm"), tokenizer, ["a b"])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from codingrate import CrateError
-from codingrate.data.coco import CocoData, CocoImage, CocoObject
+from codingrate.data import CocoData, CocoImage, CocoObject
 from codingrate.evaluation import Detection, coco_precision, voc_overlap
 from codingrate.evaluation.objects import class_overlaps
 from codingrate.operators.attention_mass import mass_masks
