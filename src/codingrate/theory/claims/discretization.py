@@ -165,9 +165,8 @@ def structured_round_trip(trial: Trial) -> Finding:
 
 def error(trial: Trial, sigma: float, step: float, sparsity: float = 0.0, *, adjoint: bool = False) -> float:
     """Return ‖g(f(Z)) − Z‖/‖Z‖, with the same tokens and the same noise in every call."""
-    generator = trial.generator()
+    generator, n = trial.generator(), trial.choose(1000, 3000)
     bases = random_bases(K, D, P, generator=generator, dtype=torch.float64)
-    n = trial.choose(1000, 3000)
     return inversion_error(bases, n, sigma, step, sparsity, adjoint=adjoint, generator=generator)
 
 
