@@ -241,16 +241,17 @@ def one_step_denoising(trial: Trial) -> Finding:
     nearer = float((error < (sample.tokens - sample.clean).square().sum(-1)).double().mean())
     planar = SubspaceMixture(fig.plane_lines(10, 70, 130))
     points = planar.sample(150, 0.3, trial.generator()).tokens
-    curve = (sigmas, left, oracle, "measured; line: known subspace")
+    title, curve = (
+        "one step, three lines in the plane, σ = 0.3",
+        (sigmas, left, oracle, "measured; line: known subspace"),
+    )
     return Finding(
         f"less noise at every σ, never below the oracle, p/d = {p / d:.4f} as σ → 0",
         f"{left[0]:.3f} at σ = 2, {left[-1]:.4f} at σ = 0.02, where {nearer:.2%} of tokens are closer",
         judge(ok),
         numbers={f"left_{s}": value for s, value in zip(sigmas, left, strict=True)} | {"nearer": nearer},
         draw=fig.figure(
-            fig.arrows(
-                "one step, three lines in the plane, σ = 0.3", planar.bases, points, planar.denoise(points, 0.3)
-            ),
+            fig.arrows(title, planar.bases, points, planar.denoise(points, 0.3)),
             fig.laws("noise left after one step", "σ", "E‖D(z) − z♮‖² / dσ² (dashed: p/d)", curve, level=p / d),
         ),
     )

@@ -200,6 +200,7 @@ def compression_as_score(trial: Trial) -> Finding:
     points = planar.sample(120, 0.3, trial.generator()).tokens
     alone = points.unsqueeze(-2)
     step = subspace_coding_rate_gradient(alone, planar.bases, precision(10.0, alone, planar.bases)).squeeze(-2)
+    labels = ("cosine with the score", "βσ (the theorem's βσ ≤ ½ is left of the dashed line)", "cosine")
     names = {"−∇R^c": whole, "predicted": predicted, "off its own subspace": across}
     return Finding(
         f"cosine above 0.71 also at βσ ≤ ½; by B.3's main term {predicted[0]:.2f} … {predicted[-1]:.2f}",
@@ -212,11 +213,7 @@ def compression_as_score(trial: Trial) -> Finding:
         fig.figure(
             fig.arrows("E[z♮ | z] − z, σ = 0.3", planar.bases, points, planar.denoise(points, 0.3)),
             fig.arrows("−∇R^c/β, each point alone, β = 10", planar.bases, points, points - step / 10, fig.ORANGE),
-            fig.lines(
-                ("cosine with the score", "βσ (the theorem's βσ ≤ ½ is left of the dashed line)", "cosine"),
-                *((strengths, values, name) for name, values in names.items()),
-                marks=(0.5,),
-            ),
+            fig.lines(labels, *((strengths, values, name) for name, values in names.items()), marks=(0.5,)),
         ),
     )
 
