@@ -202,7 +202,7 @@ def alternating_descends(trial: Trial) -> Finding:
     start, end = float(curves["κ = 1/β, exact"][0]), [float(curve[-1]) for curve in curves.values()]
     shares = {name: float((run.tokens > 0).double().mean()) for name, run in runs.items()}
     paths = [(range(layers + 1), curve, f"{name}; {shares[name]:.0%} non-zero") for name, curve in curves.items()]
-    labels = ("R^c + λ‖Z‖₁ − R, to be minimized, and non-zero entries at the end", "layer", "")
+    labels = ("R^c + λ‖Z‖₁ − R, to be minimized", "layer (non-zero: entries after the last one)", "")
     return Finding(
         "improves in every layer",
         f"rises in {small} of {layers} layers at κ = 4/(9α), in {attention} with MSSA, in {long} at κ = 1/β",
