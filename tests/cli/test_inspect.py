@@ -51,7 +51,7 @@ def undrawn(monkeypatch):
         FigureCanvasAgg(figure)
         return Picture(figure, "<svg/>", "<svg/>")
 
-    monkeypatch.setattr("codingrate.inspection.report.document.render_figure", blank)
+    monkeypatch.setattr("codingrate.inspection.report.inspecting.render_figure", blank)
 
 
 def compression(report, model=None):
