@@ -34,34 +34,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "CrateConfig",
-    "CrateError",
-    "CrateForCausalLM",
-    "CrateForImageClassification",
-    "CrateForMaskedAutoencoding",
-    "CrateForMaskedLM",
-    "CrateForSelfDistillation",
-    "CrateForSequenceClassification",
-    "CrateModel",
-    "Recipe",
-    "Run",
-    "bench",
-    "create_model",
-    "data",
-    "evaluation",
-    "inspection",
-    "list_models",
-    "load_recipe",
-    "load_released",
-    "models",
-    "objective",
-    "operators",
-    "recipes",
-    "runs",
-    "tasks",
-    "theory",
-    "train",
-]
+    "CrateConfig", "CrateError", "CrateForCausalLM", "CrateForImageClassification", "CrateForMaskedAutoencoding",
+    "CrateForMaskedLM", "CrateForSelfDistillation", "CrateForSequenceClassification", "CrateModel", "Recipe", "Run",
+    "bench", "create_model", "data", "evaluation", "inspection", "list_models", "load_recipe", "load_released",
+    "models", "objective", "operators", "recipes", "runs", "tasks", "theory", "train",
+]  # fmt: skip
 
 _HOMES = {"Recipe": "recipes", "load_recipe": "recipes", "Run": "runs", "train": "runs"}
 _LAZY = {

@@ -49,25 +49,7 @@ def open_task(recipe: Recipe, paths: TaskPaths | None = None) -> Task:
 
 
 __all__ = [
-    "TASKS",
-    "TASK_OF_MODEL",
-    "CausalLM",
-    "Classification",
-    "ClassificationReport",
-    "Generation",
-    "ImageTask",
-    "LanguageTask",
-    "MaskedReport",
-    "Reading",
-    "Reconstruction",
-    "ReconstructionReport",
-    "Samples",
-    "SentenceReport",
-    "Step",
-    "Task",
-    "TaskPaths",
-    "TextTask",
-    "generate",
-    "open_task",
-    "sampling_settings",
-]
+    "TASKS", "TASK_OF_MODEL", "CausalLM", "Classification", "ClassificationReport", "Generation", "ImageTask",
+    "LanguageTask", "MaskedReport", "Reading", "Reconstruction", "ReconstructionReport", "Samples", "SentenceReport",
+    "Step", "Task", "TaskPaths", "TextTask", "generate", "open_task", "sampling_settings",
+]  # fmt: skip

@@ -140,7 +140,6 @@ class Task(ABC):
 
     def prepare(self, batch: dict[str, Any], seed: int | None, model: CratePreTrainedModel) -> dict[str, Any]:
         """Augment and mask a batch on the device: at random from `seed` in training, deterministically without one."""
-        del seed, model
         return batch
 
     # Model and loss
@@ -194,7 +193,6 @@ class Task(ABC):
 
     def warning(self, metrics: dict[str, float], epoch: float) -> str | None:
         """Return a warning about the logged metrics, if there is one."""
-        del metrics, epoch
         return None
 
     @abstractmethod
@@ -225,7 +223,6 @@ class Task(ABC):
 
     def baseline(self, split: str | None = None, progress: Progress | None = None) -> dict[str, dict[str, float]]:
         """Measure a simple rival on the task's data; the result has an entry per split or rival."""
-        del split, progress
         raise CrateError(f"task {self.recipe.task} has no baseline; for images use crate probe --baseline")
 
     @abstractmethod

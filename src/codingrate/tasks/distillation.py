@@ -131,7 +131,6 @@ class Distillation(ImageTask):
         super().save(cast(CrateForSelfDistillation, model).as_backbone(), None, folder)
 
     def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> Report:
-        del model, reading
         raise CrateError("a self-distilled model has features but no classes; measure it with crate probe RUN")
 
 

@@ -105,7 +105,6 @@ class ImageTask(Task):
 
     def add_targets(self, batch: dict[str, Any], seed: int | None, model: CratePreTrainedModel) -> dict[str, Any]:
         """Add what the loss needs beside normalized pixels, such as a mask."""
-        del seed, model
         return batch
 
     # Model

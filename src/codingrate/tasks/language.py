@@ -205,7 +205,6 @@ class CausalLM(LanguageTask):
         tokens: TokenFile | None = None,
     ) -> dict[str, dict[str, float]]:
         """Measure an n-gram model of the training text on a split, or on `tokens`."""
-        del progress
         train, measured = self.tokens("train"), tokens or self.tokens(split or self.default_split)
         start = time.perf_counter()
         model = NGram(train.array()[:COUNTED], order=order, vocab_size=id_count(self.tokenizer))
@@ -298,7 +297,6 @@ class MaskedLM(LanguageTask):
 
     def baseline(self, split: str | None = None, progress: Progress | None = None) -> dict[str, dict[str, float]]:
         """Measure the token frequencies of the training text on a split."""
-        del progress
         loss = unigram_cross_entropy(
             self.tokens("train").array()[:COUNTED],
             self.tokens(split or self.default_split).array(),
