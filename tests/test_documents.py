@@ -54,7 +54,9 @@ def test_blocks_that_cannot_run_are_marked_and_few():
     for page in PAGES:
         for block in blocks(page):
             assert block.language in ("", "python", "shell", "yaml", "json", "text"), f"{page.name}: {block.language}"
-            assert block.language or "crate " not in block.code, f"{page.name}, line {block.line}: a command needs a fence"
+            assert block.language or "crate " not in block.code, (
+                f"{page.name}, line {block.line}: a command needs a fence"
+            )
             if block.language in ("python", "shell"):
                 kinds["skip" if block.skip else block.language] += 1
     print(kinds)

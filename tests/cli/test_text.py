@@ -112,7 +112,7 @@ def test_perplexity_of_other_text(capsys, gpt, saved_gpt, tmp_path):
 
 
 def test_the_papers_sampling(capsys, gpt, monkeypatch):
-    monkeypatch.setattr("codingrate.runs.language.ITERATIONS", 3)
+    monkeypatch.setattr("codingrate.runs.run.ITERATIONS", 3)
     call = ["perplexity", gpt, "--sampled", "--block", 16]
     report = crate_json(capsys, *call)
     assert (report["tokens"], report["stride"]) == (3 * 4 * 16, None)

@@ -169,18 +169,16 @@ def bench_gpt(
         models = _language_models(name)
         vocabulary = models["ours"].config.vocab_size
         prompt, texts = torch.randint(vocabulary, (1, PROMPT)), torch.randint(vocabulary, (batch, length))
-    result: Result = {
-        "model": name,
-        "new_tokens": new_tokens,
-        "batch": batch,
-        "length": length,
+    result: Result = {"model": name, "new_tokens": new_tokens, "batch": batch, "length": length}
+    result |= {
         "parameters": {key: model.num_parameters() for key, model in models.items()},
         "cache_difference": _cache_difference(models["ours"].eval(), texts[:1]),
         "cache_bytes_per_token": {key: _bytes_per_token(model.eval(), prompt) for key, model in models.items()},
     }
 
     def decode(model: Any) -> Callable[[], object]:
-        return lambda: model.eval().generate(prompt, max_new_tokens=new_tokens, do_sample=False)
+        model.eval()
+        return lambda: model.generate(prompt, max_new_tokens=new_tokens, do_sample=False)
 
     def train(model: Any) -> Callable[[], object]:
         return training_step(model.train(), lambda: model(texts, labels=texts, use_cache=False).loss)
@@ -197,19 +195,10 @@ def _language_models(name: str) -> Result:
     if not isinstance(ours, CrateForCausalLM):
         raise CrateError(f"{name} is not a causal language model; use one such as crate-gpt-base")
     ours.generation_config.eos_token_id = None  # so that every text has its full length
-    config = GPT2Config(
-        n_embd=ours.config.hidden_size,
-        n_layer=ours.config.num_hidden_layers,
-        n_head=ours.config.num_attention_heads,
-        vocab_size=ours.config.vocab_size,
-        n_positions=ours.config.max_position_embeddings,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    return {"ours": ours, "gpt2": GPT2LMHeadModel(config)}
+    same = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
+    sizes = {name: getattr(ours.config, name) for name in same}
+    sizes |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None}
+    return {"ours": ours, "gpt2": GPT2LMHeadModel(GPT2Config(**sizes))}
 
 
 @torch.no_grad()

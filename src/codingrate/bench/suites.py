@@ -88,9 +88,7 @@ def bench_loader(
 ) -> Result:
     """Time loading of JPEG photographs (decoding, random crops, batch augmentation) against training steps."""
     augment = Augment()
-    samples = photographs(images)
-    data = ImageData("photographs", samples, samples, ("photograph",), "image", "label")
-    dataset = ImageDataset(data, augment, train=True)
+    dataset = ImageDataset(photographs(images), augment, train=True)
     loader = DataLoader(dataset, batch_size=64, num_workers=workers, collate_fn=collate, persistent_workers=workers > 0)
     batch_augment = BatchAugment(augment).train()
 
@@ -107,7 +105,7 @@ def bench_loader(
     return {"model": name, "workers": workers, "images_per_second": speed, "ratio": ratio}
 
 
-def photographs(count: int) -> Any:
+def photographs(count: int) -> ImageData:
     """Return a dataset of JPEG photographs with a short side of 256 pixels: scikit-learn's two samples, repeated."""
     from datasets import Dataset, Features, Image, Value
     from PIL import Image as Picture
@@ -121,7 +119,8 @@ def photographs(count: int) -> Any:
         picture.resize((round(picture.width * scale), round(picture.height * scale))).save(buffer, "JPEG", quality=90)
         files.append(buffer.getvalue())
     rows = [{"image": {"bytes": files[i % 2], "path": None}, "label": i % 2} for i in range(count)]
-    return Dataset.from_list(rows, features=Features({"image": Image(decode=False), "label": Value("int64")}))
+    samples = Dataset.from_list(rows, features=Features({"image": Image(decode=False), "label": Value("int64")}))
+    return ImageData("photographs", samples, samples, ("photograph",), "image", "label")
 
 
 def bench_probe(

@@ -60,7 +60,6 @@ def verify(
 
 def _print_table(outcomes: list[Outcome]) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
@@ -76,7 +75,7 @@ def _print_table(outcomes: list[Outcome]) -> None:
         texts = (claim.name, f"{claim.section} {claim.equation}", finding.prediction, finding.measured)
         verdict = Text(finding.verdict, COLORS[finding.verdict])
         reason = f": {finding.reason}" if finding.reason else ""
-        table.add_row(*map(escape, texts), Text.assemble(verdict, reason), str(outcome.seed))
+        table.add_row(*map(Text, texts), Text.assemble(verdict, reason), str(outcome.seed))
     console.print(table)
     counts: Counter[str] = Counter(outcome.finding.verdict for outcome in outcomes)
     summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in COLORS)

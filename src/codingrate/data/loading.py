@@ -239,6 +239,7 @@ class EvaluationBatches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         dataset = torch_dataset(replace(self.data, test=self.dataset), self.augment, train=False)
         options: dict[str, Any] = {"num_workers": self.workers, "pin_memory": self.device.type == "cuda"}
+        options["generator"] = torch.Generator()  # a loader would draw from the global one
         normalize = BatchAugment(self.augment).eval().to(self.device)
         corrupt = CorruptImages(self.max_corrupt)
         self.readable, self.corrupt = [], ()

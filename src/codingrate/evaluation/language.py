@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from .._report import Report
+from .._report import EvaluationReport
 from ..data import TokenFile, check_tokenizer
 from ..errors import CrateError
 from ..models import CrateForCausalLM, CrateForMaskedLM
@@ -29,7 +29,7 @@ _NEW_TOKENS = 10  # length of the continuations that LAMBADA's `generate` protoc
 
 
 @dataclass(frozen=True)
-class PerplexityReport(Report):
+class PerplexityReport(EvaluationReport):
     """How well a model predicts the next token of a text."""
 
     cross_entropy: float  # H = −1/T Σ_t log P(x_t | x_<t) in nats, over the T predicted tokens
@@ -166,7 +166,7 @@ def _report(text: TokenFile | NDArray[Any], mean: float, **facts: Any) -> Perple
 
 
 @dataclass(frozen=True)
-class LambadaReport(Report):
+class LambadaReport(EvaluationReport):
     """How often a model predicts the last word of a passage."""
 
     accuracy: float  # share of passages in [0, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -158,7 +159,7 @@ class RunFolder:
     def task(self) -> Task:
         """The task of the recipe, or the one that fits the class of the model."""
         if self.recipe is None:
-            return open_task(_inferred_recipe(self.loaded("last")), TaskPaths(source=self.source))
+            return open_task(_inferred_recipe(self.loaded("last"), self.folder), TaskPaths(source=self.source))
         paths = TaskPaths(
             source=resolve_source(self.recipe.source), tokenizer=self._root / "tokenizer", tokens=self._root / "tokens"
         )
@@ -258,18 +259,36 @@ def _is_hub_id(source: str) -> bool:
     return source.count("/") == 1 and not source.startswith((".", "~", "/")) and not Path(source).suffix
 
 
-def _inferred_recipe(model: CratePreTrainedModel) -> Recipe:
+def _inferred_recipe(model: CratePreTrainedModel, folder: Path | None) -> Recipe:
     """Return a recipe for a model that is not part of a run: its task and how it reads images, but no data."""
     config, name = model.config, type(model).__name__
     if name not in TASK_OF_MODEL:
         raise CrateError(f"a {name} has no head for any task; use a model with one")
     values: dict[str, Any] = {"task": TASK_OF_MODEL[name], "data": {"name": MUST_GIVE}}
     if config.modality == "vision":
-        values["augment"] = {"image_size": max(config.image_sides), "channels": config.num_channels}
+        size = max(config.image_sides)
+        saved = {} if folder is None else _saved_transform(folder / "preprocessor_config.json", size)
+        values["augment"] = {"image_size": size, "channels": config.num_channels, **saved}
     else:
         key = "max_length" if values["task"] == "sequence-classification" else "block"
         values["text"] = {key: config.max_tokens}
     return build_recipe(values)
+
+
+def _saved_transform(file: Path, image_size: int) -> dict[str, Any]:
+    """Return the evaluation crop and the normalization that an image processor states."""
+    from PIL.Image import Resampling
+
+    if not file.is_file():
+        return {}
+    try:
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        crop = "center" if saved["do_center_crop"] else "resize"
+        ratio = {"evaluation_ratio": saved["size"]["shortest_edge"] / image_size} if crop == "center" else {}
+        mean, std, filter_name = saved["image_mean"], saved["image_std"], Resampling(saved["resample"]).name.lower()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CrateError(f"{file}: the image processor cannot be read ({error}); save the model again") from error
+    return {"mean": mean, "std": std, "interpolation": filter_name, "evaluation": crop, **ratio}
 
 
 def _evaluated_weights(model: CratePreTrainedModel, folder: Path) -> CratePreTrainedModel:

@@ -138,7 +138,7 @@ class Run(RunFolder):
     ) -> dict[str, Any]:
         """Measure an n-gram model of the run's training text on the tokens that `perplexity` measures."""
         if self.recipe is None:
-            raise CrateError(f"{self.source}: a baseline counts the training text of a run, and this is a saved model")
+            raise CrateError(f"{self.source}: --baseline counts the training text of a run; this is only a saved model")
         tokens = self._causal_task(data, text_column, separate).tokens(split)
         return cast(CausalLM, self.task).baseline(order=order, limit=limit, tokens=tokens)[f"{order}-gram"]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .._files import atomic_write
-from .._report import Report
+from .._report import EvaluationReport
 from ..errors import CrateError
 
 if TYPE_CHECKING:
@@ -28,20 +28,6 @@ _LARGEST_IN_JSON = 100
 
 ClassAccuracy = TypedDict("ClassAccuracy", {"class": str, "images": int, "accuracy": float | None})
 """One class: its number of images and its accuracy (None without images)."""
-
-
-class EvaluationReport(Report):
-    """A report with `metrics`: its numbers by name, without counts and times."""
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The metrics by name."""
-        skipped = ("images", "tokens", "block", "seconds", "images_per_second", "samples")
-        return {
-            name: value
-            for name, value in self.to_dict().items()
-            if name not in skipped and isinstance(value, (int, float)) and not isinstance(value, bool)
-        }
 
 
 @dataclass(frozen=True, eq=False)

@@ -202,15 +202,10 @@ class SequenceClassification(TextTask):
         expect_model(model, CrateForSequenceClassification, self.recipe.task)
         check_tokenizer(self.tokenizer, model.config)
         texts = [(text,) if isinstance(text, str) else tuple(text) for text in inputs]
-        encoded = self.tokenizer(
-            *(list(column) for column in zip(*texts, strict=True)),
-            truncation=True,
-            max_length=self.recipe.text.max_length,
-            padding=True,
-            return_tensors="pt",
-        ).to(model.device)
+        length = self.recipe.text.max_length
+        batch = self.collate([self.tokenizer(*text, truncation=True, max_length=length) for text in texts])
         with eval_mode(model), torch.inference_mode():
-            logits = self._logits(model, dict(encoded)).float()
+            logits = self._logits(model, {name: ids.to(model.device) for name, ids in batch.items()}).float()
         return logits[:, 0].tolist() if logits.shape[1] == 1 else labeled_scores(model, logits.softmax(-1))
 
     def samples(self, split: str | None, limit: int) -> Samples:

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import torch
 from torch.utils.data import DataLoader
 
 from .._files import atomic_folder
@@ -49,7 +50,8 @@ class TextTask(Task):
 
     def loaded(self, model: CratePreTrainedModel, dataset: Any, reading: Reading) -> Iterator[dict[str, Any]]:
         """Yield the batches of a dataset as evaluation reads them, on the model's device."""
-        for batch in DataLoader(dataset, reading.get("batch_size", 64), collate_fn=self.collate):
+        options: dict[str, Any] = {"collate_fn": self.collate, "generator": torch.Generator()}  # not the global one
+        for batch in DataLoader(dataset, reading.get("batch_size", 64), **options):
             prepared = self.prepare(batch, None, model)
             yield {name: value.to(model.device) for name, value in prepared.items()}
             reading.get("progress", no_progress)(len(batch["input_ids"]))

@@ -35,9 +35,8 @@ def score_closed_form(trial: Trial) -> Finding:
     It is an identity: the closed form must equal automatic differentiation of log q up to rounding, √ε of float64 =
     1.5e-8 of the score's norm, at noise far above, near and far below the signal.
     """
-    generator = trial.generator()
+    generator, worst = trial.generator(), 0.0
     model = mixture(generator)
-    worst = 0.0
     for sigma in (10.0, 1.0, 0.1, 0.01):
         z = model.sample(trial.choose(200, 5000), sigma, generator).tokens
         automatic = automatic_score(model, z, sigma)
@@ -169,12 +168,11 @@ def attention_order(trial: Trial) -> Finding:
         constant = math.sqrt(float((1 / model.variances).sum()))
         ratio = errors[-1] / (constant * SIGMAS[-1] ** 2)
         results.append((p, errors, constant, power_law(SIGMAS, errors).exponent, ratio))
-    ok = all(abs(slope - 2) < 0.05 and abs(ratio - 1) < 0.05 for *_, slope, ratio in results)
     curves = [(SIGMAS, errors, [c * s**2 for s in SIGMAS], f"p = {p}") for p, errors, c, *_ in results]
     return Finding(
         "slope 2 in σ, constant √Σ 1/λ_j, for p = 1, 2, 3",
         "; ".join(f"p = {p}: slope {slope:.3f}, constant × {ratio:.3f}" for p, _, _, slope, ratio in results),
-        judge(ok, everywhere=False),
+        judge(all(abs(slope - 2) < 0.05 and abs(ratio - 1) < 0.05 for *_, slope, ratio in results), everywhere=False),
         "σ² ≪ λ_min: the relative error is σ²/λ, 100 % at σ² = λ",
         {f"slope_p{p}": slope for p, *_, slope, _ in results} | {f"constant_p{p}": ratio for p, *_, ratio in results},
         fig.figure(fig.laws("attention form and E[z♮ | z]", "σ", "root mean square error (line: σ²√Σ1/λ)", *curves)),
@@ -201,12 +199,11 @@ def attention_projects(trial: Trial) -> Finding:
 
     measured = error_by_noise(trial, squared_distance)
     results = [(p, errors, power_law(SIGMAS, errors).exponent) for p, _, errors in measured]
-    ok = excess < EXACT and all(abs(slope - (1 + p / 2)) < 0.1 for p, _, slope in results)
     curves = [(SIGMAS, errors, 1 + p / 2, f"p = {p}; line: slope {1 + p / 2}") for p, errors, _ in results]
     return Finding(
         "within the exponential bound at every z; in the mean order 1 + p/2: 1.5, 2, 2.5",
         f"above the bound by {max(excess, 0.0):.0e} σ; slopes " + ", ".join(f"{slope:.2f}" for *_, slope in results),
-        judge(ok),
+        judge(excess < EXACT and all(abs(slope - (1 + p / 2)) < 0.1 for p, _, slope in results)),
         numbers={"excess_over_bound": excess} | {f"slope_p{p}": slope for p, _, slope in results},
         draw=fig.figure(fig.laws("attention form and nearest projection", "σ", "root mean square distance", *curves)),
     )
@@ -232,30 +229,29 @@ def one_step_denoising(trial: Trial) -> Finding:
     generator, d, p = trial.generator(), 7, 2
     model = mixture(generator, d=d, p=p)
     sigmas = (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
-    limit, left, oracle, nearer, ok = critical(len(sigmas) + 1), [], [], [], True
+    limit, left, oracle, ok = critical(len(sigmas) + 1), [], [], True
     for sigma in sigmas:
         sample = model.sample(trial.choose(10_000, 200_000), sigma, generator)
         error = (model.denoise(sample.tokens, sigma) - sample.clean).square().sum(-1)
-        noise = (sample.tokens - sample.clean).square().sum(-1)
-        floor = float((model.variances / (model.variances + sigma**2)).sum()) / d
-        scores = z_scores((error / (d * sigma**2)).unsqueeze(-1), floor)
+        shares = (error / (d * sigma**2)).unsqueeze(-1)
         left.append(float(error.mean()) / (d * sigma**2))
-        oracle.append(floor)
-        nearer.append(float((error < noise).double().mean()))
-        ok = ok and left[-1] < 1 and float(scores) > -limit
-    ok = ok and abs(float(z_scores((error / (d * sigma**2)).unsqueeze(-1), p / d))) < limit
+        oracle.append(float((model.variances / (model.variances + sigma**2)).sum()) / d)
+        ok = ok and left[-1] < 1 and float(z_scores(shares, oracle[-1])) > -limit
+    ok = ok and abs(float(z_scores(shares, p / d))) < limit
+    nearer = float((error < (sample.tokens - sample.clean).square().sum(-1)).double().mean())
     planar = SubspaceMixture(fig.plane_lines(10, 70, 130))
     points = planar.sample(150, 0.3, trial.generator()).tokens
-    curve = (sigmas, left, oracle, "measured; line: known subspace")
+    title, curve = (
+        "one step, three lines in the plane, σ = 0.3",
+        (sigmas, left, oracle, "measured; line: known subspace"),
+    )
     return Finding(
         f"less noise at every σ, never below the oracle, p/d = {p / d:.4f} as σ → 0",
-        f"{left[0]:.3f} at σ = 2, {left[-1]:.4f} at σ = 0.02, where {nearer[-1]:.2%} of tokens are closer",
+        f"{left[0]:.3f} at σ = 2, {left[-1]:.4f} at σ = 0.02, where {nearer:.2%} of tokens are closer",
         judge(ok),
-        numbers={f"left_{s}": value for s, value in zip(sigmas, left, strict=True)} | {"nearer": nearer[-1]},
+        numbers={f"left_{s}": value for s, value in zip(sigmas, left, strict=True)} | {"nearer": nearer},
         draw=fig.figure(
-            fig.arrows(
-                "one step, three lines in the plane, σ = 0.3", planar.bases, points, planar.denoise(points, 0.3)
-            ),
+            fig.arrows(title, planar.bases, points, planar.denoise(points, 0.3)),
             fig.laws("noise left after one step", "σ", "E‖D(z) − z♮‖² / dσ² (dashed: p/d)", curve, level=p / d),
         ),
     )

@@ -68,9 +68,16 @@ def compare_distributions(
     )
 
 
-def judge_samples(trial: Trial, model: SubspaceMixture, end: Tensor, stochastic: bool) -> Finding:
-    """Judge the points (n, d) of a process at t_1: one last step of Tweedie, then a comparison with the data."""
-    points = model.denoise(end, math.sqrt(FIRST))
+def judge_samples(trial: Trial, count: int, kappa: float, stochastic: bool) -> Finding:
+    """Run the reverse SDE or the flow from q_T to t_1, take one last step of Tweedie, and compare with the data."""
+    generator = trial.generator()
+    model = mixture(generator, d=5)
+    start = model.sample(count, math.sqrt(LAST), generator).tokens
+    grid, process = times(kappa), VarianceExploding(model)
+    run = (
+        (lambda part: process.reverse(part, grid, generator)) if stochastic else (lambda part: process.flow(part, grid))
+    )
+    points = model.denoise(in_parts(lambda part: run(part)[-1], start), math.sqrt(FIRST))
     scores = data_scores(model, points)
     ok, prediction, measured, numbers = compare_distributions(model, points, 0.0, scores, trial.generator())
     return Finding(prediction, measured, judge(ok), numbers=numbers, draw=paths_figure(trial, stochastic))
@@ -85,12 +92,7 @@ def reverse_sde(trial: Trial) -> Finding:
     the moments, mean plus five standard deviations of the distance between two samples. κ is chosen so that the bias of
     Euler-Maruyama, at most 0.43κ of a variance, is below a fifth of the standard error.
     """
-    generator = trial.generator()
-    model = mixture(generator, d=5)
-    start = model.sample(trial.choose(5_000, 30_000), math.sqrt(LAST), generator).tokens
-    grid, process = times(trial.choose(0.015, 0.006)), VarianceExploding(model)
-    end = in_parts(lambda part: process.reverse(part, grid, generator)[-1], start)
-    return judge_samples(trial, model, end, stochastic=True)
+    return judge_samples(trial, *trial.choose((5_000, 0.015), (30_000, 0.006)), stochastic=True)
 
 
 @claim(section="3.1", equation="eq:ve-bwd-decoder-pfode")
@@ -100,11 +102,7 @@ def probability_flow(trial: Trial) -> Finding:
     Test and limits are those of the stochastic process. Heun's method with κ = 0.05 is exact for the noise off the
     subspaces and has an error below 0.1 % on the rest.
     """
-    generator = trial.generator()
-    model = mixture(generator, d=5)
-    start = model.sample(trial.choose(4_000, 40_000), math.sqrt(LAST), generator).tokens
-    grid, process = times(0.05), VarianceExploding(model)
-    return judge_samples(trial, model, in_parts(lambda part: process.flow(part, grid)[-1], start), stochastic=False)
+    return judge_samples(trial, trial.choose(4_000, 40_000), 0.05, stochastic=False)
 
 
 def paths_figure(trial: Trial, stochastic: bool) -> fig.Draw:
@@ -202,6 +200,7 @@ def compression_as_score(trial: Trial) -> Finding:
     points = planar.sample(120, 0.3, trial.generator()).tokens
     alone = points.unsqueeze(-2)
     step = subspace_coding_rate_gradient(alone, planar.bases, precision(10.0, alone, planar.bases)).squeeze(-2)
+    labels = ("cosine with the score", "βσ (the theorem's βσ ≤ ½ is left of the dashed line)", "cosine")
     names = {"−∇R^c": whole, "predicted": predicted, "off its own subspace": across}
     return Finding(
         f"cosine above 0.71 also at βσ ≤ ½; by B.3's main term {predicted[0]:.2f} … {predicted[-1]:.2f}",
@@ -214,11 +213,7 @@ def compression_as_score(trial: Trial) -> Finding:
         fig.figure(
             fig.arrows("E[z♮ | z] − z, σ = 0.3", planar.bases, points, planar.denoise(points, 0.3)),
             fig.arrows("−∇R^c/β, each point alone, β = 10", planar.bases, points, points - step / 10, fig.ORANGE),
-            fig.lines(
-                ("cosine with the score", "βσ (the theorem's βσ ≤ ½ is left of the dashed line)", "cosine"),
-                *((strengths, values, name) for name, values in names.items()),
-                marks=(0.5,),
-            ),
+            fig.lines(labels, *((strengths, values, name) for name, values in names.items()), marks=(0.5,)),
         ),
     )
 
@@ -250,16 +245,12 @@ def structured_limit(trial: Trial) -> Finding:
     limit = n / d + 0.01 + 3 * math.sqrt(2 * (n / d) / (n * (d - p)))
     kept = float(wrightomega(beta + math.log(beta) - math.log(100))) / beta
     ok = noise[3] < limit and abs(signal[3] - kept) < 3 * math.sqrt(2 / (n * p)) * (1 - kept)
-
-    def shares(axes: fig.Axes) -> None:
-        dense = torch.linspace(0, clocks[-1], 400).tolist()
-        law = [float(wrightomega(beta + math.log(beta) - beta * u)) / beta for u in dense]
-        axes.plot(clocks, signal, "o", color=fig.BLUE, markersize=4, label="signal")
-        axes.plot(dense, law, "-", color=fig.BLUE, linewidth=1, label="predicted, s = 1")
-        axes.plot(clocks, noise, "o", color=fig.ORANGE, markersize=4, label="noise")
-        axes.plot(dense, [n / d + (1 - n / d) * math.exp(-beta * u) for u in dense], "-", color=fig.ORANGE, linewidth=1)
-        axes.set_xscale("symlog", linthresh=unit / 4)
-
+    curves = {
+        "signal": signal,
+        "signal, predicted for s = 1": [float(wrightomega(beta + math.log(beta) - beta * u)) / beta for u in clocks],
+        "noise": noise,
+        "noise, predicted": [n / d + (1 - n / d) * math.exp(-beta * u) for u in clocks],
+    }
     labels = (f"structured denoising ODE, β = {beta:g}", "u = log T/(T − t)", "share of the energy left")
     return Finding(
         f"u₀ = {unit:.3f}: noise below {limit:.3f}, signal {kept:.3f}; signal remains as u → ∞",
@@ -267,7 +258,7 @@ def structured_limit(trial: Trial) -> Finding:
         judge(ok, everywhere=signal[-1] > 0.5),
         "log(100)/β ≤ u ≪ 1; then the signal vanishes too, to Z = 0 at t = T, and n/d of the noise remains until then",
         {"noise_left": noise[3], "signal_left": signal[3], "signal_predicted": kept, "signal_at_end": signal[-1]},
-        fig.figure((labels, shares)),
+        fig.figure(fig.lines(labels, *((clocks[1:], values[1:], name) for name, values in curves.items()))),
     )
 
 

@@ -165,9 +165,8 @@ def structured_round_trip(trial: Trial) -> Finding:
 
 def error(trial: Trial, sigma: float, step: float, sparsity: float = 0.0, *, adjoint: bool = False) -> float:
     """Return ‖g(f(Z)) − Z‖/‖Z‖, with the same tokens and the same noise in every call."""
-    generator = trial.generator()
+    generator, n = trial.generator(), trial.choose(1000, 3000)
     bases = random_bases(K, D, P, generator=generator, dtype=torch.float64)
-    n = trial.choose(1000, 3000)
     return inversion_error(bases, n, sigma, step, sparsity, adjoint=adjoint, generator=generator)
 
 
@@ -207,7 +206,7 @@ def layers_invert(trial: Trial) -> Finding:
     whole = [error(trial, sigma, step, lam) for sigma in sigmas]
     floor = error(trial, 0.0, step, lam)
     ok = all(abs(v / rate - 1) <= 0.05 for v in noise) and all(abs(v - 1) <= 0.05 for v in threshold)
-    title, axis = f"‖g(f(Z)) − Z‖/‖Z‖, β = {step}, λ = {lam}", "relative error (dashed: error due to λ and β)"
+    title, axis = f"‖g(f(Z)) − Z‖/‖Z‖, β = {step}, λ = {lam}", "σ (dashed: error due to λ and β)"
     curve = (sigmas, whole, [rate * s for s in sigmas], "measured; line: σ√((d − p)/2p)")
     return Finding(
         f"{rate:.3f} σ from noise, 1 λ from the threshold",
@@ -215,7 +214,7 @@ def layers_invert(trial: Trial) -> Finding:
         judge(ok, everywhere=False),
         f"up to λ + O(β): {floor:.3f} remains as σ → 0",
         {"noise": noise[-1], "noise_predicted": rate, "threshold": threshold[-1], "floor": floor},
-        fig.figure(fig.laws(title, "σ", axis, curve, level=floor)),
+        fig.figure(fig.laws(title, axis, "relative error", curve, level=floor)),
     )
 
 

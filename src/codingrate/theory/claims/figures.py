@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, GRAY = "#4a86c8", "#d9772b", "#2f9e77", "#8a8a8a"
-COLORS = (BLUE, ORANGE, GREEN)
+COLORS = (BLUE, ORANGE, GREEN, GRAY)
 
 Draw = Callable[["Figure"], None]
 """A function that fills a figure."""

@@ -105,7 +105,7 @@ def hessian_bound(trial: Trial) -> Finding:
     ends = torch.stack([torch.linalg.eigvalsh((h + h.mT) / 2) / alpha for h in hessians])
     low, high = float(ends.min()), float(ends.max())
     norm, bound = max(high, -low), ob.coding_rate_lipschitz(n, d, eps) / alpha
-    labels = ("spectrum of the Hessian of R", "√α‖Z‖", "eigenvalue / α (dashed: the paper's 9/4, 1 and −1/8)")
+    labels = ("spectrum of the Hessian of R", "√α‖Z‖ (dashed: 9/4 (paper), 1 and −1/8)", "eigenvalue / α")
     curves = [(scales[1:], ends[1:, at], name) for at, name in ((-1, "largest eigenvalue"), (0, "smallest eigenvalue"))]
     return Finding(
         f"≤ 9/4 = {bound:.2f} (units of α)",

@@ -75,16 +75,17 @@ def neumann_range(trial: Trial) -> Finding:
     here, base = strength(z, bases, 0.5), angle(z, bases, 0.5)
     wrong = min((x for x, c in points if c <= 0), default=math.inf)
     labels = ("Neumann step and gradient", "β‖U_k*Z‖²", "cosine")
-    draws = ([x for x, _ in points], [c for _, c in points], "one draw")
+    draws, network = (
+        ([x for x, _ in points], [c for _, c in points], "one draw"),
+        ([here], [base], "CRATE-Base, ε = 0.5"),
+    )
     return Finding(
         "cosine with ∇R^c > 0",
         f"positive for β‖U_k*Z‖² < 1, negative from {wrong:g}; CRATE-Base has {here:.2f} and cosine {base:.2f}",
         judge(min(c for x, c in points if x < 1) > 0, everywhere=base > 0),
         f"β‖U_k*Z‖² < 1, which means ε ≥ {0.5 * math.sqrt(here):.2f} at the sizes of CRATE-Base",
         {"first_negative": wrong, "base_strength": here, "base_cosine": base},
-        fig.figure(
-            fig.lines(labels, draws, ([here], [base], "CRATE-Base, ε = 0.5"), style="o", marks=(1,), levels=(0,))
-        ),
+        fig.figure(fig.lines(labels, draws, network, style="o", marks=(1,), levels=(0,))),
     )
 
 
@@ -270,6 +271,7 @@ def layer_denoises(trial: Trial) -> Finding:
     mean, repeated = (torch.tensor(runs).mean(0).tolist() for runs in (once, again))
     good = [norm for norm, value in zip(norms, mean, strict=True) if value < 1]
     axis, limit = "share outside, after / before", (2 * p * math.log(K)) ** 0.25
+    layers_at_3 = ("repeated layers at norm 3", "layers", axis)
     return Finding(
         "share outside the own subspace × less than 1",
         f"× {min(mean):.2f} at norm {norms[mean.index(min(mean))]:g}, × {mean[1]:.2f} at norm 1, × {mean[-1]:.2f} at "
@@ -279,8 +281,6 @@ def layer_denoises(trial: Trial) -> Finding:
         {f"share_{norm:g}": value for norm, value in zip(norms, mean, strict=True)} | {"repeated": repeated[-1]},
         fig.figure(
             fig.lines(("one layer", "norm of the tokens", axis), (norms, mean, None), marks=(limit,), levels=(1,)),
-            fig.lines(
-                ("repeated layers at norm 3", "layers", axis), (range(9), repeated, None), scale="plot", levels=(1,)
-            ),
+            fig.lines(layers_at_3, (range(9), repeated, None), scale="plot", levels=(1,)),
         ),
     )

@@ -55,9 +55,8 @@ def projection_theorem(trial: Trial) -> Finding:
     The largest ratio is the smallest C₅ that these settings admit.
     """
     generator, draws = trial.generator(), trial.choose(2, 10)
-    sweeps: dict[
-        str, list[tuple[float, theorem.MixtureSizes]]
-    ] = {  # settings with d ≥ n ≥ p ≥ K ≥ 2, Kp = d and σ ≤ 1, by the size that varies
+    sweeps: dict[str, list[tuple[float, theorem.MixtureSizes]]]
+    sweeps = {  # settings with d ≥ n ≥ p ≥ K ≥ 2, Kp = d and σ ≤ 1, by the size that varies
         "σ": [(s, at_remark(4, 32, 32, s)) for s in (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)],
         "ε": [(e, theorem.MixtureSizes(4, 32, 32, 0.03, e)) for e in (0.3, 0.5, 0.7, 1.0)],
         "n": [(n, at_remark(2, 64, n, 0.1)) for n in (64, 80, 96, 128)],
@@ -75,12 +74,10 @@ def projection_theorem(trial: Trial) -> Finding:
         for name, settings in sweeps.items()
     }
     least, tried = max(max(ratios) for _, ratios, _ in curves.values()), sum(map(len, sweeps.values()))
-    panels = [
-        fig.lines(
-            ("", f"{a} or {b}", "residual / bound with C₅ = 1"), curves[a], curves[b], scale="loglog", levels=(1,)
-        )
-        for a, b in (("σ", "ε"), ("n", "K"), ("p, d", "n, p, d"))
-    ]
+    panels = []
+    for a, b in (("σ", "ε"), ("n", "K"), ("p, d", "n, p, d")):
+        labels = ("", f"{a} or {b}", "residual / bound with C₅ = 1")
+        panels.append(fig.lines(labels, curves[a], curves[b], scale="loglog", levels=(1,)))
     return Finding(
         "residual ≤ bound with one C₅",
         f"C₅ = {least:.2f} is enough for all {tried} settings",
@@ -270,6 +267,7 @@ def noise_reduction(trial: Trial) -> Finding:
         ratio = estimate(relative)
         ratios.append(abs(ratio.mean - 1) / (3 * ratio.error + 1 / sizes.beta + (sizes.beta * sigma) ** 2))
     roots = [math.sqrt(share) for share in shares]
+    curve = (shares, left, roots, "measured; line: √(n/d)")
     shown = axis_aligned(at_remark(4, 256, 64, 0.1), trial.generator())
     clouds = []
     for z, label in ((shown.tokens, "before"), (step(shown), "after one step")):
@@ -283,9 +281,7 @@ def noise_reduction(trial: Trial) -> Finding:
         {f"left_{s:.3g}": v for s, v in zip(shares, left, strict=True)},
         fig.figure(
             fig.lines(("tokens", "norm in its subspace", "norm outside"), *clouds, scale="plot", style="."),
-            fig.laws(
-                "remaining noise outside", "n/d", "remaining share", (shares, left, roots, "measured; line: √(n/d)")
-            ),
+            fig.laws("remaining noise outside", "n/d", "remaining share", curve),
         ),
     )
 
