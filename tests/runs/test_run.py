@@ -289,7 +289,7 @@ def test_text_is_generated_measured_and_filled(gpt, bert, tmp_path):
     assert report.cross_entropy == pytest.approx(np.log(report.perplexity))
     assert gpt.evaluate().metrics["cross_entropy"] > 0
     (tmp_path / "passages.txt").write_text("one two three\nfour five six\n")
-    assert gpt.lambada(tmp_path / "passages.txt").passages == 2
+    assert gpt.lambada(tmp_path / "passages.txt").texts == 2
     ((*candidates,),) = bert.fill("a <mask> b", top=3)
     assert len(candidates) == 3
     assert candidates == sorted(candidates, key=lambda candidate: -candidate.probability)
