@@ -130,6 +130,19 @@ def test_every_model_is_a_copy_of_its_own(run):
     assert run.evaluate().top1 == pytest.approx(run.metrics["top1"])
 
 
+def test_a_run_that_is_open_while_it_is_trained_follows_it(few, tmp_path):
+    changes = {**few, "optimizer.lr": 0.02, "schedule.steps": 2}
+    train_toy(tmp_path / "run", changes)
+    opened = cr.Run(tmp_path / "run")
+    assert opened.evaluate().loss == pytest.approx(opened.metrics["loss"], rel=1e-5)
+    before, answers = opened.metrics["loss"], opened.predict(digit_pictures(1))
+    shutil.rmtree(tmp_path / "run")
+    train_toy(tmp_path / "run", {**changes, "schedule.steps": 8})
+    assert opened.metrics["loss"] != before
+    assert opened.evaluate().loss == pytest.approx(opened.metrics["loss"], rel=1e-5)
+    assert opened.predict(digit_pictures(1)) != answers
+
+
 def test_the_checkpoint_of_an_averaged_run_is_the_average(few, tmp_path):
     averaged = train_toy(tmp_path / "run", {**few, "run.ema": 0.7, "schedule.steps": 4, "run.checkpoint_steps": 4})
     assert_same(averaged.model(4).state_dict(), saved(averaged.folder))
