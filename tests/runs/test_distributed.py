@@ -121,14 +121,14 @@ result = [held, sum(p.numel() for p in parameters.values()), whole]
 )
 SEEN = BUILD.format(
     observe="""
-result, plain = [], trainer._prepare_inputs
-def prepare(inputs):
+result, plain = [], trainer.task.on_batch
+def on_batch(batch):
     if trainer.model.training:
-        pixels = inputs["pixel_values"].long()
+        pixels = batch["pixel_values"].long()
         epoch = int(trainer.state.global_step // int(sys.argv[3]))
         result.append([epoch, (pixels[:, 0, 0, 0] * 256 + pixels[:, 0, 0, 1]).tolist()])
-    return plain(inputs)
-trainer._prepare_inputs = prepare
+    return plain(batch)
+trainer.task.on_batch = on_batch
 """,
     report="",
 )

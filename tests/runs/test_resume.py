@@ -116,14 +116,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, uninterrupted, inte
 
 def test_a_measurement_due_after_the_checkpoint_is_made_up_for(tmp_path, uninterrupted, monkeypatch, train_few):
     changes, cut = {"run.layerwise_epochs": 1, "run.checkpoint_steps": 4}, tmp_path / "cut"
-    whole, write = uninterrupted(changes), CrateTrainer._save_checkpoint
+    whole = uninterrupted(changes)
 
-    def interrupted(self, *args):
-        write(self, *args)
+    def interrupted(*args, **kwargs):
         raise StoppedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(CrateTrainer, "_save_checkpoint", interrupted)
+        patch.setattr(Metrics, "on_save", interrupted)
         with pytest.raises(StoppedError):
             train_few(cut, changes)
     assert len(lines(cut, "layerwise")) == 1
