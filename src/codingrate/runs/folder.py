@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -67,8 +67,7 @@ class RunFolder:
         if not (path.exists() or recipe or self.untrained or _is_hub_id(self.source)):
             raise unknown_name("run folder, checkpoint file or model", self.source, list_models())
         self.progress = progress or no_progress
-        self.loaded = lru_cache(maxsize=2)(self.model)
-        """Load a model like `model`, and keep it for the next call."""
+        self._kept: tuple[Any, CratePreTrainedModel] | None = None
         self._recipe = recipe
 
     def __repr__(self) -> str:
@@ -216,6 +215,14 @@ class RunFolder:
                 model = _evaluated_weights(model, folder)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return cast(CratePreTrainedModel, cast(Any, model).eval().to(device))
+
+    def loaded(self, checkpoint: Checkpoint = "last") -> CratePreTrainedModel:
+        """Load a model like `model`, and keep it for the next call as long as its file does not change."""
+        files = [] if self.folder is None else sorted(self.model_folder(checkpoint).glob("*.safetensors"))
+        key = (checkpoint, [file.stat().st_mtime_ns for file in files])
+        if self._kept is None or self._kept[0] != key:
+            self._kept = key, self.model(checkpoint)
+        return self._kept[1]
 
     def parameters(self, checkpoint: Checkpoint = "last") -> int:
         """Return the number of parameters."""
