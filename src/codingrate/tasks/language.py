@@ -264,9 +264,9 @@ class MaskedLM(LanguageTask):
         logits, labels = model(input_ids=batch["input_ids"]).logits, batch["labels"]
         losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
         count = (labels >= 0).sum(dim=1)
-        divisor = count.clamp(min=1)
+        divisor = count.clamp(min=1).double()  # means that are weighted again need the digits
         correct = (logits.argmax(-1) == labels).sum(dim=1)
-        return {"loss": losses.sum(dim=1) / divisor, "accuracy": correct / divisor, "weight": count}
+        return {"loss": losses.double().sum(dim=1) / divisor, "accuracy": correct / divisor, "weight": count}
 
     def headline(self, metrics: dict[str, float]) -> str:
         return f"validation loss {metrics['loss']:.4f} nats per masked token, accuracy {metrics['accuracy']:.2%}"
