@@ -146,14 +146,21 @@ def test_a_run_that_is_open_while_it_is_trained_follows_it(few, tmp_path):
 def test_the_checkpoint_of_an_averaged_run_is_the_average(few, tmp_path):
     averaged = train_toy(tmp_path / "run", {**few, "run.ema": 0.7, "schedule.steps": 4, "run.checkpoint_steps": 4})
     assert_same(averaged.model(4).state_dict(), saved(averaged.folder))
-    own = load_file(averaged.folder / "checkpoints" / "checkpoint-4" / "model.safetensors")
-    assert not torch.equal(averaged.model(4).head.weight, own["head.weight"])
+    folder = averaged.folder / "checkpoints" / "checkpoint-4"
+    assert not torch.equal(averaged.model(4).head.weight, load_file(folder / "model.safetensors")["head.weight"])
+    assert_same(cr.Run(folder).model().state_dict(), saved(averaged.folder))
 
 
 def test_the_processor_prepares_images_as_the_model_reads_them(run):
     picture = np.asarray(digit_pictures(1)[0])[..., None]
     pixels = run.processor(images=picture, return_tensors="pt", input_data_format="channels_last")["pixel_values"]
     torch.testing.assert_close(pixels, digits_images(1)[0])
+
+
+def test_the_checkpoint_of_a_self_distilled_run_is_the_teacher(teacher):
+    for model in (teacher.model(2), cr.Run(teacher.folder / "checkpoints" / "checkpoint-2").model()):
+        assert isinstance(model, cr.CrateForImageClassification)
+        assert_same(model.state_dict(), saved(teacher.folder))
 
 
 # Evaluation and prediction
