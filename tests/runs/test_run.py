@@ -166,7 +166,7 @@ def test_the_checkpoint_of_a_self_distilled_run_is_the_teacher(teacher):
 # Evaluation and prediction
 
 
-def test_evaluation_on_own_and_other_data(run, few, tmp_path):
+def test_evaluation_of_checkpoints_splits_and_other_data(run, few, tmp_path):
     report = run.evaluate()
     assert isinstance(report, ClassificationReport)
     assert report.metrics == pytest.approx(run.metrics, rel=1e-5)
@@ -176,6 +176,7 @@ def test_evaluation_on_own_and_other_data(run, few, tmp_path):
     assert run.evaluate(checkpoint=8).metrics == pytest.approx(report.metrics, rel=1e-6)
     assert run.evaluate(split="train").images == 1438
     assert run.evaluate("digits").images == 359
+    assert run.evaluate(few["data.name"]).images == 23
     refused("unknown split", run.evaluate, split="tset")
     folder = report.save(tmp_path / "evaluation")
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -374,7 +375,7 @@ def test_labeled_sentences_of_a_saved_model(tmp_path):
     assert alone.predict(["good", "ugly bad"]) == one.predict(["good", "ugly bad"])
 
 
-def test_a_model_name_has_random_weights_from_a_fixed_seed(tmp_path):
+def test_a_model_name_has_random_weights_from_a_fixed_seed():
     one, two = cr.Run("crate-tiny-patch16-224"), cr.Run("crate-tiny-patch16-224")
     assert (one.untrained, one.folder, one.run_folder, one.recipe) == (True, None, None, None)
     assert (one.name, one.task.recipe.task) == ("crate-tiny-patch16-224", "classification")
@@ -399,7 +400,7 @@ def test_sources_that_are_nothing(source):
     refused(f"unknown run folder, checkpoint file or model {source!r}", cr.Run, source)
 
 
-def test_folders_without_a_model(tmp_path, few):
+def test_folders_without_a_model(tmp_path):
     refused("there is no saved model", cr.Run(tmp_path).model)
     cr.Run.start(tmp_path / "new", cr.load_recipe("digits"))
     started = cr.Run(tmp_path / "new")
