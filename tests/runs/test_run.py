@@ -146,8 +146,9 @@ def test_a_run_that_is_open_while_it_is_trained_follows_it(few, tmp_path):
 def test_the_checkpoint_of_an_averaged_run_is_the_average(few, tmp_path):
     averaged = train_toy(tmp_path / "run", {**few, "run.ema": 0.7, "schedule.steps": 4, "run.checkpoint_steps": 4})
     assert_same(averaged.model(4).state_dict(), saved(averaged.folder))
-    own = load_file(averaged.folder / "checkpoints" / "checkpoint-4" / "model.safetensors")
-    assert not torch.equal(averaged.model(4).head.weight, own["head.weight"])
+    folder = averaged.folder / "checkpoints" / "checkpoint-4"
+    assert not torch.equal(averaged.model(4).head.weight, load_file(folder / "model.safetensors")["head.weight"])
+    assert_same(cr.Run(folder).model().state_dict(), saved(averaged.folder))
 
 
 def test_the_processor_prepares_images_as_the_model_reads_them(run):
@@ -156,10 +157,16 @@ def test_the_processor_prepares_images_as_the_model_reads_them(run):
     torch.testing.assert_close(pixels, digits_images(1)[0])
 
 
+def test_the_checkpoint_of_a_self_distilled_run_is_the_teacher(teacher):
+    for model in (teacher.model(2), cr.Run(teacher.folder / "checkpoints" / "checkpoint-2").model()):
+        assert isinstance(model, cr.CrateForImageClassification)
+        assert_same(model.state_dict(), saved(teacher.folder))
+
+
 # Evaluation and prediction
 
 
-def test_evaluation_on_own_and_other_data(run, few, tmp_path):
+def test_evaluation_of_checkpoints_splits_and_other_data(run, few, tmp_path):
     report = run.evaluate()
     assert isinstance(report, ClassificationReport)
     assert report.metrics == pytest.approx(run.metrics, rel=1e-5)
@@ -169,6 +176,7 @@ def test_evaluation_on_own_and_other_data(run, few, tmp_path):
     assert run.evaluate(checkpoint=8).metrics == pytest.approx(report.metrics, rel=1e-6)
     assert run.evaluate(split="train").images == 1438
     assert run.evaluate("digits").images == 359
+    assert run.evaluate(few["data.name"]).images == 23
     refused("unknown split", run.evaluate, split="tset")
     folder = report.save(tmp_path / "evaluation")
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -367,7 +375,7 @@ def test_labeled_sentences_of_a_saved_model(tmp_path):
     assert alone.predict(["good", "ugly bad"]) == one.predict(["good", "ugly bad"])
 
 
-def test_a_model_name_has_random_weights_from_a_fixed_seed(tmp_path):
+def test_a_model_name_has_random_weights_from_a_fixed_seed():
     one, two = cr.Run("crate-tiny-patch16-224"), cr.Run("crate-tiny-patch16-224")
     assert (one.untrained, one.folder, one.run_folder, one.recipe) == (True, None, None, None)
     assert (one.name, one.task.recipe.task) == ("crate-tiny-patch16-224", "classification")
@@ -392,7 +400,7 @@ def test_sources_that_are_nothing(source):
     refused(f"unknown run folder, checkpoint file or model {source!r}", cr.Run, source)
 
 
-def test_folders_without_a_model(tmp_path, few):
+def test_folders_without_a_model(tmp_path):
     refused("there is no saved model", cr.Run(tmp_path).model)
     cr.Run.start(tmp_path / "new", cr.load_recipe("digits"))
     started = cr.Run(tmp_path / "new")

@@ -49,15 +49,14 @@ def test_a_batch_without_readable_images_has_no_loss(tmp_path):
 def test_too_many_unreadable_images(tmp_path):
     data = write_classes(tmp_path / "data", {"ape": 10, "bee": 12})
     damage(data, 4)
-    line = refused("0.01", attempt, tmp_path, data)
+    line = refused("images cannot be read, but only a share of 0.01 is allowed", attempt, tmp_path, data)
     assert str(data) in line
-    assert "data.max_corrupt" in line or "share" in line
 
 
 def test_no_readable_images(tmp_path):
     data = write_classes(tmp_path / "data", {"ape": 5, "bee": 5})
     damage(data, 5)
-    refused("all ", attempt, tmp_path, data, **{"data.max_corrupt": 1.0})
+    refused("all 8 images cannot be read", attempt, tmp_path, data, **{"data.max_corrupt": 1.0})
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "LA", "P", "1", "I;16", "CMYK"])
@@ -87,11 +86,11 @@ def test_a_missing_folder(tmp_path):
 def test_an_empty_class(tmp_path):
     data = write_classes(tmp_path / "data", {"ape": 3, "bee": 3})
     (data / "cat").mkdir()
-    assert "cat" in refused("no images", attempt, tmp_path, data)
+    refused("cat has no images", attempt, tmp_path, data)
 
 
 def test_a_single_class(tmp_path):
-    refused("one class", attempt, tmp_path, write_classes(tmp_path / "data", {"ape": 6}))
+    refused("has one class only", attempt, tmp_path, write_classes(tmp_path / "data", {"ape": 6}))
 
 
 def table(path, labels):
@@ -127,8 +126,8 @@ def test_labels_of_the_test_split_that_training_does_not_have(tmp_path):
         ({"data.name": "digit"}, "did you mean 'digits'"),
         ({"data.name": "???"}, "give --data (or data.name)"),
         ({"model.from": "???"}, "give model.from=RUN"),
-        ({"augment.image_size": 9}, "image_size"),
-        ({"augment.channels": 3, "augment.mean": [0.5]}, "augment.mean"),
+        ({"augment.image_size": 9}, "image_size 9 is not divisible by patch_size 4"),
+        ({"augment.channels": 3, "augment.mean": [0.5]}, "augment.mean needs one value per channel"),
     ],
     ids=str,
 )

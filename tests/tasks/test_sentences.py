@@ -116,7 +116,7 @@ def test_numbers_are_predicted_by_squared_error(tmp_path):
     answers = np.array(run.predict(pairs))
     assert float(((answers - labels) ** 2).mean()) == pytest.approx(run.metrics["loss"], rel=1e-4)
     words = write_csv(tmp_path / "words.csv", ["sentence", "label"], [(f"sentence {i}", "much") for i in range(40)])
-    refused("number", tuned, tmp_path / "a", str(words), {"text.regression": True})
+    refused("is not a number", tuned, tmp_path / "a", str(words), {"text.regression": True})
 
 
 def test_two_validation_splits_are_measured_apart(tmp_path):
@@ -191,12 +191,12 @@ def test_bad_data_and_models_are_refused(tmp_path, films, body):
     vision = {"model.name": "crate-tiny-patch16-224", "model.config": {}}
     for number, (message, data, changes) in enumerate(
         [
-            ("headline", films, {"text.columns": ["headline"]}),
-            ("stars", films, {"data.label_column": "stars"}),
+            ("has no column 'headline'", films, {"text.columns": ["headline"]}),
+            ("has no label column 'stars'", films, {"data.label_column": "stars"}),
             ("its vocabulary differs", films, {**start, "text.tokenizer": "bpe", "text.vocab_size": 300}),
             ("positions for 16 tokens; lower text.max_length", films, {**start, "text.max_length": 64}),
             ("needs a text model such as crate-bert-base", films, vision),
-            ("max_length", films, {"text.max_length": 2}),
+            ("`max_length` is 2", films, {"text.max_length": 2}),
             ("width cannot change", films, {**start, "model.config": {"hidden_size": 64}}),
             ("give --data (or data.name)", "???", {}),
             ("give model.from=RUN", films, {"model.from": "???"}),
