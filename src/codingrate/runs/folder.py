@@ -211,7 +211,7 @@ class RunFolder:
             if not (folder / "config.json").is_file():
                 raise CrateError(f"{self.source}: there is no saved model for checkpoint {checkpoint!r} ({folder})")
             model = load_model(folder)
-            if isinstance(checkpoint, int):
+            if (folder / "trainer_state.json").is_file():  # a checkpoint to resume from
                 model = _evaluated_weights(model, folder)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return cast(CratePreTrainedModel, cast(Any, model).eval().to(device))
