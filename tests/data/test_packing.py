@@ -98,7 +98,7 @@ def test_many_ids_take_four_bytes(tmp_path):
 
 
 def forbid_writing(monkeypatch):
-    monkeypatch.setattr(packing_module, "_write", lambda *args: pytest.fail("tokenized again"))
+    monkeypatch.setattr(Encoder, "__call__", lambda *args: pytest.fail("tokenized again"))
 
 
 def test_a_second_run_does_not_tokenize_again(tmp_path, monkeypatch):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CrateError
 
-_IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "pixels", "pixel_values")
 _LABEL_NAMES = ("label", "labels", "fine_label", "cls", "class", "target", "score", "similarity")
+_USUAL = {
+    "image": ("Image", ("image", "img", "jpg", "jpeg", "png", "webp", "pixels", "pixel_values")),
+    "label": ("ClassLabel", _LABEL_NAMES),
+}  # the type of `datasets`, and the usual names of a column
 _TEXT_NAMES = ("text", "content", "sentence")
 _SENTENCE_NAMES = (
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"),
@@ -21,59 +24,44 @@ _SENTENCE_NAMES = (
 Indices = NDArray[np.int64]
 
 
-def _pick(source: str, kind: str, wanted: str | None, candidates: Iterable[str | None], columns: Sequence[str]) -> str:
-    """Return the wanted column, or else the first candidate that exists."""
-    chosen = next((name for name in ((wanted,) if wanted else candidates) if name in columns), None)
+def find_column(
+    kind: Literal["image", "label"],
+    source: str,
+    features: Mapping[str, Any],
+    wanted: str | None,
+    hint: str | None = None,
+) -> str:
+    """Return the image or label column: `wanted`, else the known dataset's `hint`, else one by type, else by name."""
+    import datasets
+
+    feature_type, usual = getattr(datasets, _USUAL[kind][0]), _USUAL[kind][1]
+    typed = [name for name, feature in features.items() if isinstance(feature, feature_type)]
+    chosen = next((name for name in ((wanted,) if wanted else (hint, *typed, *usual)) if name in features), None)
     if chosen is None:
         missing = f"{kind} column {wanted!r}" if wanted else f"{kind} column"
-        raise CrateError(f"{source} has no {missing}; set {kind}_column to one of: {', '.join(columns)}")
+        raise CrateError(f"{source} has no {missing}; set {kind}_column to one of: {', '.join(features)}")
     return chosen
-
-
-def find_image_columns(
-    source: str,
-    dataset: Any,
-    image: str | None,
-    label: str | None,
-    hints: tuple[str | None, str | None] = (None, None),
-) -> tuple[str, str]:
-    """Return image and label column: the given names, else the known dataset's `hints`, else by type, else by name."""
-    import datasets
-
-    features = dataset.features or dict.fromkeys(next(iter(dataset), {}))  # a stream may not know its types
-    typed = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
-    image = _pick(source, "image", image, (hints[0], *typed, *_IMAGE_NAMES), list(features))
-    return image, find_label_column(source, features, label, hints[1])
-
-
-def find_label_column(source: str, features: Mapping[str, Any], wanted: str | None, hint: str | None = None) -> str:
-    """Return the label column: `wanted`, else the known dataset's `hint`, else one with class names, else by name."""
-    import datasets
-
-    typed = [name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
-    return _pick(source, "label", wanted, (hint, *typed, *_LABEL_NAMES), list(features))
 
 
 def _text_columns(dataset: Any) -> tuple[list[str], list[str]]:
     """Return all columns of a dataset or stream, and those with strings."""
-    if dataset.features is not None:
+    if dataset.features is None:  # a stream that does not know its types
+        types = {name: "string" if isinstance(value, str) else "" for name, value in next(iter(dataset), {}).items()}
+    else:
         types = {name: getattr(feature, "dtype", "") for name, feature in dataset.features.items()}
-        return list(types), [name for name, kind in types.items() if kind in ("string", "large_string", "string_view")]
-    first: dict[str, Any] = next(iter(dataset), {})  # a stream that does not know its types
-    return list(first), [name for name, value in first.items() if isinstance(value, str)]
+    return list(types), [name for name, kind in types.items() if kind in ("string", "large_string", "string_view")]
 
 
 def find_text_column(source: str, dataset: Any, wanted: str | None) -> str:
     """Return the column with running text: `wanted`, else one with a usual name, else the only one with strings."""
     columns, strings = _text_columns(dataset)
     if wanted is not None:
-        _check_text(source, "text_column", wanted, columns, strings)
-        return wanted
-    usual = [name for name in _TEXT_NAMES if name in strings]
-    if not usual and len(strings) != 1:
+        return _check_text(source, "text_column", wanted, columns, strings)
+    usual = [name for name in _TEXT_NAMES if name in strings] or strings
+    if len(strings) != 1 and usual is strings:
         problem = "several columns with text" if strings else "no column with text"
         raise CrateError(f"{source} has {problem}; set text_column to one of: {', '.join(columns)}")
-    return usual[0] if usual else strings[0]
+    return usual[0]
 
 
 def find_sentence_columns(
@@ -83,25 +71,23 @@ def find_sentence_columns(
     columns, strings = _text_columns(dataset)
     if wanted is not None and len(wanted) > 2:
         raise CrateError(f"`columns` takes one or two names (got {len(wanted)}: {', '.join(wanted)})")
-    chosen = wanted or hint
+    free = [name for name in strings if name not in _LABEL_NAMES]
+    usual = (names for names in _SENTENCE_NAMES if {*names} <= {*free})
+    chosen = wanted or hint or next(usual, free if len(free) == 1 else None)
     if chosen is None:
-        free = [name for name in strings if name not in _LABEL_NAMES]
-        usual = (names for names in _SENTENCE_NAMES if all(name in free for name in names))
-        chosen = next(usual, (free[0],) if len(free) == 1 else None)
-        if chosen is None:
-            advice = f"set columns to one or two of: {', '.join(columns)}"
-            raise CrateError(f"cannot tell which columns of {source} have the text; {advice}")
-    for name in chosen:
-        _check_text(source, "columns", name, columns, strings)
-    return chosen
+        advice = f"set columns to one or two of: {', '.join(columns)}"
+        raise CrateError(f"cannot tell which columns of {source} have the text; {advice}")
+    return tuple(_check_text(source, "columns", name, columns, strings) for name in chosen)
 
 
-def _check_text(source: str, option: str, name: str, columns: Sequence[str], strings: Sequence[str]) -> None:
+def _check_text(source: str, option: str, name: str, columns: Sequence[str], strings: Sequence[str]) -> str:
+    """Return the name of a column if it exists and holds text."""
     if name not in columns:
         raise CrateError(f"{source} has no column {name!r} ({option}); its columns are {', '.join(columns)}")
     if name not in strings:
         texts = f"columns with text are {', '.join(strings)}" if strings else "no other column does either"
         raise CrateError(f"column {name!r} of {source} does not hold text; {texts}")
+    return name
 
 
 def check_texts(source: str, dataset: Any, columns: Sequence[str], label: str) -> None:
@@ -117,10 +103,11 @@ def check_texts(source: str, dataset: Any, columns: Sequence[str], label: str) -
             raise CrateError(f"{source} has no text in row {np.argmax(missing)} of column {name!r}; fill or remove it")
 
 
-def without_decoding(dataset: Any, column: str) -> Any:
-    """Return a dataset whose images stay bytes or paths, so that a damaged one can be counted instead of raising."""
+def select_undecoded(dataset: Any, column: str, label: str) -> Any:
+    """Return images and labels only, and the images as bytes or paths, so that a damaged one can be counted."""
     import datasets
 
+    dataset = dataset.select_columns([column, label])
     feature = (dataset.features or {}).get(column)
     is_file = isinstance(feature, datasets.Value) and feature.dtype in ("string", "binary", "large_binary")
     is_struct = isinstance(feature, dict) and set(feature) == {"bytes", "path"}
@@ -143,9 +130,9 @@ def _arrow(dataset: Any, column: str) -> Any:
 
 def _label_values(source: str, dataset: Any, column: str) -> NDArray[Any]:
     """Return a label column as an array of integers or strings."""
-    values = _arrow(dataset, column) if len(dataset) else None
-    if values is None:
+    if len(dataset) == 0:
         raise CrateError(f"{source} has no rows")
+    values = _arrow(dataset, column)
     if values.null_count:
         raise CrateError(f"{source} has {values.null_count} rows without a label in column {column!r}")
     array = values.to_numpy()
@@ -164,42 +151,26 @@ def _label_values(source: str, dataset: Any, column: str) -> NDArray[Any]:
 
 def classes_of(source: str, values: Sequence[Any] | NDArray[Any]) -> tuple[tuple[str, ...], dict[Any, int]]:
     """Return the classes of labels without names: their distinct values in order, and the index of each."""
-    distinct = sorted({value.item() if isinstance(value, np.generic) else value for value in np.unique(values)})
+    distinct = np.unique(values).tolist()
     if distinct and not isinstance(distinct[0], str) and distinct[0] < 0:
         raise CrateError(f"{source} has label {distinct[0]}; labels must not be negative")
     return tuple(map(str, distinct)), {value: index for index, value in enumerate(distinct)}
 
 
 class LabelEncoder:
-    """Map labels to class indices.
-
-    With an `index` every label is looked up in it. Without one the classes are known: a string is a class name and an
-    integer is already an index.
-    """
+    """Map labels to class indices by an `index`, or else by the names of known classes and their numbers."""
 
     def __init__(self, name: str, column: str, classes: tuple[str, ...], index: Mapping[Any, int] | None) -> None:
-        self.name, self.column, self.count, self.known = name, column, len(classes), index is None
-        self.index = {name: number for number, name in enumerate(classes)} if index is None else dict(index)
+        self.name, self.column = name, column
+        self.problem = f"is outside its {len(classes)} classes" if index is None else "does not occur in training"
+        by_name: dict[Any, int] = {label: number for number, label in enumerate(classes)}
+        self.index = by_name | {number: number for number in range(len(classes))} if index is None else index
 
     def encode(self, label: Any, source: str) -> int:
         """Return the class index of one label; `source` is named in errors."""
-        if self.known and not isinstance(label, str) and label is not None:
-            if 0 <= int(label) < self.count:
-                return int(label)
-        elif label in self.index:
-            return self.index[label]
-        problem = f"is outside its {self.count} classes" if self.known else "does not occur in training"
-        raise CrateError(f"{source} has label {label!r} in column {self.column!r}, which {problem}")
-
-    def encode_column(self, source: str, dataset: Any) -> Indices:
-        """Return the class indices of a dataset's labels; labels with names are matched by name."""
-        names = label_names(dataset, self.column)
-        distinct, inverse = np.unique(_label_values(source, dataset, self.column), return_inverse=True)
-        if names is not None and not 0 <= distinct[0] <= distinct[-1] < len(names):
-            problem = f"which is outside its {len(names)} classes"
-            raise CrateError(f"{source} has label {distinct[-1]} in column {self.column!r}, {problem}")
-        labels = [value.item() if names is None else names[value] for value in distinct]
-        return np.array([self.encode(label, source) for label in labels], np.int64)[inverse.reshape(-1)]
+        if label not in self.index:
+            raise CrateError(f"{source} has label {label!r} in column {self.column!r}, which {self.problem}")
+        return self.index[label]
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, int]:
         """Encode the label of a stream's row."""
@@ -208,8 +179,8 @@ class LabelEncoder:
 
 def encode_classes(
     name: str, splits: Mapping[str, Any], column: str, classes: tuple[str, ...] | None
-) -> tuple[dict[str, Any], tuple[str, ...], dict[str, Indices]]:
-    """Return splits with class indices as labels, the class names, and the indices by split.
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return splits with class indices as labels, and the class names; labels with names are matched by name.
 
     Without known `classes` they are the distinct labels of the training split.
     """
@@ -221,14 +192,38 @@ def encode_classes(
         classes, index = classes_of(source, _label_values(source, splits["train"], column))
     if len(classes) < 2:
         raise CrateError(f"{name} has one class only ({classes[0]!r}); classification needs two or more")
-    encoder, encoded, indices = LabelEncoder(name, column, classes, index), {}, {}
+    encoder, encoded = LabelEncoder(name, column, classes, index), {}
     for split, dataset in splits.items():
-        indices[split] = encoder.encode_column(f"the {split} split of {name}", dataset)
-        if label_names(dataset, column) != classes:
+        source, names = f"the {split} split of {name}", label_names(dataset, column)
+        distinct, inverse = np.unique(_label_values(source, dataset, column), return_inverse=True)
+        if names is not None and not 0 <= distinct[0] <= distinct[-1] < len(names):
+            problem = f"which is outside its {len(names)} classes"
+            raise CrateError(f"{source} has label {distinct[-1]} in column {column!r}, {problem}")
+        labels = distinct.tolist() if names is None else [names[value] for value in distinct]
+        indices = np.array([encoder.encode(label, source) for label in labels], np.int64)[inverse]
+        if names != classes:
             feature = datasets.ClassLabel(names=list(classes))
-            dataset = dataset.remove_columns([column]).add_column(column, indices[split], feature=feature)
+            dataset = dataset.remove_columns([column]).add_column(column, indices, feature=feature)
         encoded[split] = dataset
-    return encoded, classes, indices
+    return encoded, classes
+
+
+def encode_streams(
+    name: str, streams: Mapping[str, Any], column: str, classes: tuple[str, ...] | None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return streams that encode and check labels as they are read, and the class names, collected if unknown."""
+    index = None
+    if classes is None:
+        labels = {row[column] for row in streams["train"].select_columns([column])}
+        if None in labels:
+            raise CrateError(f"{name} has rows without a label in column {column!r}")
+        classes, index = classes_of(name, sorted(labels))
+    if len(classes) < 2:
+        raise CrateError(f"{name} has one class only ({', '.join(classes)}); classification needs two or more")
+    if label_names(streams["train"], column) is not None:
+        return dict(streams), classes
+    encoder = LabelEncoder(name, column, classes, index)
+    return {split: stream.map(encoder) for split, stream in streams.items()}, classes
 
 
 def encode_numbers(name: str, splits: Mapping[str, Any], column: str) -> dict[str, Any]:
@@ -267,11 +262,17 @@ def stratified_split(labels: Indices, share: float, seed: int) -> tuple[Indices,
     return np.setdiff1d(np.arange(len(labels)), held), held.astype(np.int64)
 
 
-def hold_out(name: str, dataset: Any, labels: Indices, share: float, seed: int) -> tuple[Any, Any]:
+def label_indices(dataset: Any, column: str) -> Indices:
+    """Return a column of class indices; a column of numbers counts as one class."""
+    labels = _arrow(dataset, column).to_numpy()
+    return labels if labels.dtype.kind == "i" else np.zeros(len(labels), np.int64)
+
+
+def hold_out(name: str, dataset: Any, column: str, share: float, seed: int) -> tuple[Any, Any]:
     """Split a dataset class by class into training and held-out rows; a share of 1 holds out all of them."""
     if share == 1:
         return dataset.select([]), dataset
-    train, held = stratified_split(labels, share, seed)
+    train, held = stratified_split(label_indices(dataset, column), share, seed)
     if len(held) == 0:
         raise CrateError(f"{name} has too few rows to hold one out of a class; add a test or validation split")
     return dataset.select(train), dataset.select(held)

@@ -52,7 +52,7 @@ class Documents(ABC):
 class TextDocuments(Documents):
     """Documents in memory."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, texts: Iterable[str]) -> None:
         self.texts = texts
 
     def pieces(self) -> Iterator[Piece]:
@@ -180,8 +180,6 @@ class FileDocuments(Documents):
 
 def text_pieces(text: str) -> Iterator[Piece]:
     """Yield the pieces of a text in memory as one document."""
-    if len(text) <= PIECE:
-        return iter(((text, True),))
     return _whole(text[start : start + PIECE] for start in range(0, len(text), PIECE))
 
 
@@ -237,11 +235,7 @@ def _paragraphs(chunks: Iterable[str]) -> Iterator[Piece]:
         yield rest.rstrip("\n"), True
 
 
-SEPARATE: dict[str, Callable[[Iterable[str]], Iterator[Piece]]] = {
-    "document": _whole,
-    "line": _lines,
-    "paragraph": _paragraphs,
-}
+SEPARATE = {"document": _whole, "line": _lines, "paragraph": _paragraphs}
 """Ways to take the documents of a text file: the whole file, a line, a paragraph."""
 
 
@@ -259,7 +253,4 @@ def file_key(paths: Iterable[Path]) -> str:
 
 def hashed(*parts: Any) -> str:
     """Return a hash of values that JSON can hold."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(json.dumps(part).encode() + b"\n")
-    return digest.hexdigest()
+    return hashlib.sha256("".join(json.dumps(part) + "\n" for part in parts).encode()).hexdigest()

@@ -39,7 +39,10 @@ def decode_image(value: Any, channels: int = 3) -> Image.Image:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # damaged EXIF data and the like; only the pixels matter
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            return _convert(_upright(_open(value)), _MODES[channels])
+            image = _open(value)
+            if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # exif_transpose always copies
+                image = ImageOps.exif_transpose(image)
+            return _convert(image, _MODES[channels])
     except MemoryError:
         raise
     except Exception as error:  # PIL's readers raise many types on damaged files
@@ -58,12 +61,6 @@ def _open(value: Any) -> Image.Image:
             image.load()
             return image
     return _from_array(np.asarray(value))
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:  # the usual case; saves exif_transpose's copy
-        return image
-    return ImageOps.exif_transpose(image)
 
 
 def _from_array(array: Any) -> Image.Image:
@@ -138,8 +135,13 @@ def read_image(source: str | Path | Image.Image, augment: Augment) -> Tensor:
         image = decode_image(source, augment.channels)
     else:
         image, _ = read_picture(source, augment.channels, largest=None)
-    pixels = torch.from_numpy(np.array(crop_for_evaluation(image, augment)))
-    return pixels.unsqueeze(0) if augment.channels == 1 else pixels.permute(2, 0, 1)
+    return stack_images([crop_for_evaluation(image, augment)])[0]
+
+
+def stack_images(images: Sequence[Image.Image]) -> Tensor:
+    """Return images of one size as uint8 (images, channels, height, width)."""
+    pixels = torch.from_numpy(np.stack([np.asarray(image) for image in images]))
+    return pixels.unsqueeze(1) if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
 
 
 def image_key(value: object) -> int:

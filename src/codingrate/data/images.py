@@ -15,16 +15,16 @@ from PIL import Image
 from ..errors import CrateError
 from .catalog import BUILT_IN_IMAGES, IMAGES
 from .columns import (
-    Indices,
-    LabelEncoder,
-    classes_of,
     encode_classes,
-    find_image_columns,
+    encode_streams,
+    find_column,
     hold_out,
+    label_indices,
     label_names,
-    without_decoding,
+    select_undecoded,
 )
 from .image_files import image_key
+from .mnist_idx import image_dataset
 from .sources import check_share, choose_splits, is_hub_id, open_splits
 
 DIGITS_SEED, DIGITS_SHARE = 0, 0.2  # the built-in digits have one split, whatever the seed of the run
@@ -71,35 +71,35 @@ def load_images(
     splits = open_splits(name, kind="images", path=path, streaming=streaming)
     if name == BUILT_IN_IMAGES:
         split_seed, test_share = DIGITS_SEED, (1 if test_share == 1 else DIGITS_SHARE)
-    train, test = choose_splits(splits)
-    known = IMAGES.get(name)
+    parts, known = choose_splits(splits), IMAGES.get(name)
     hints = (known.image_column, known.label_column) if known else (None, None)
-    image, label = find_image_columns(name, train, image_column, label_column, hints)
-    parts = {"train": train}
-    if test is not None:
-        find_image_columns(f"the test split of {name}", test, image, label)
-        parts["test"] = test
-    parts = {split: without_decoding(part.select_columns([image, label]), image) for split, part in parts.items()}
-    classes = label_names(train, label) or (known.classes if known else None)
+    image, label = image_column or "", label_column or ""
+    for split, part in parts.items():
+        source = name if split == "train" else f"the test split of {name}"
+        features = part.features or dict.fromkeys(next(iter(part), {}))  # a stream may not know its types
+        image = find_column("image", source, features, image, hints[0])
+        label = find_column("label", source, features, label, hints[1])
+        parts[split] = select_undecoded(part, image, label)
+    classes = label_names(parts["train"], label) or (known.classes if known else None)
     if streaming and classes is None and is_hub_id(name):
         raise CrateError(f"{name} has no class names, and its stream is too long to collect them; do not stream it")
     if streaming:
-        parts, classes = _encode_streams(name, parts, label, classes)
-        if test is None:
-            is_held_out = partial(_is_held_out, column=image, share=test_share, seed=split_seed)
-            parts["test"] = parts["train"].filter(partial(is_held_out, held=True))
-            parts["train"] = parts["train"].filter(partial(is_held_out, held=False))
+        parts, classes = encode_streams(name, parts, label, classes)
+        if "test" not in parts:
+            belongs = partial(_belongs, column=image, share=test_share, seed=split_seed)
+            parts = {split: parts["train"].filter(partial(belongs, split=split)) for split in ("train", "test")}
     else:
-        parts, classes, labels = encode_classes(name, parts, label, classes)
-        _check_classes(name, labels, classes)
-        if test is None:
-            parts["train"], parts["test"] = hold_out(name, parts["train"], labels["train"], test_share, split_seed)
+        parts, classes = encode_classes(name, parts, label, classes)
+        _check_classes(name, parts, label, classes)
+        if "test" not in parts:
+            parts["train"], parts["test"] = hold_out(name, parts["train"], label, test_share, split_seed)
     return ImageData(name, parts["train"], parts["test"], classes, image, label, streaming)
 
 
-def _check_classes(name: str, labels: Mapping[str, Indices], classes: tuple[str, ...]) -> None:
+def _check_classes(name: str, parts: Mapping[str, Any], label: str, classes: tuple[str, ...]) -> None:
     """Refuse a training split with a single class, or one that lacks a class of the test split."""
-    if len(np.unique(labels["train"])) < 2:
+    labels = {split: np.unique(label_indices(part, label)) for split, part in parts.items()}
+    if len(labels["train"]) < 2:
         only = classes[int(labels["train"][0])]
         raise CrateError(f"{name} has one class only ({only!r}); classification needs two or more")
     unseen = np.setdiff1d(labels.get("test", labels["train"]), labels["train"])
@@ -107,28 +107,10 @@ def _check_classes(name: str, labels: Mapping[str, Indices], classes: tuple[str,
         raise CrateError(f"the test split of {name} has class {classes[int(unseen[0])]!r}, which has no training row")
 
 
-def _encode_streams(
-    name: str, parts: Mapping[str, Any], label: str, classes: tuple[str, ...] | None
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return streams that encode and check labels as they are read; collect the classes first if they are unknown."""
-    train, index = parts["train"], None
-    if classes is None:
-        labels = {row[label] for row in train.select_columns([label])}
-        if None in labels:
-            raise CrateError(f"{name} has rows without a label in column {label!r}")
-        classes, index = classes_of(name, np.array(sorted(labels)))
-    if len(classes) < 2:
-        raise CrateError(f"{name} has one class only ({', '.join(classes)}); classification needs two or more")
-    if label_names(train, label) is not None:
-        return dict(parts), classes
-    encoder = LabelEncoder(name, label, classes, index)
-    return {split: stream.map(encoder) for split, stream in parts.items()}, classes
-
-
-def _is_held_out(row: Mapping[str, Any], column: str, share: float, seed: int, held: bool) -> bool:
-    """Return whether a row of a stream is in the held-out part, or in the other one, by a hash of its image."""
+def _belongs(row: Mapping[str, Any], column: str, share: float, seed: int, split: str) -> bool:
+    """Return whether a row of a stream belongs to `train` or `test`, by a hash of its image."""
     mixed = zlib.crc32(b"%d" % image_key(row[column]), seed & 0xFFFFFFFF)
-    return (mixed / 2**32 < share) is held
+    return (mixed / 2**32 < share) is (split == "test")
 
 
 def sample_photographs(side: int) -> ImageData:
@@ -137,7 +119,6 @@ def sample_photographs(side: int) -> ImageData:
     They are the center of each photograph and 15 overlapping parts of it at twice the scale, all in the test split.
     This is enough to see that a model works, but not to measure it.
     """
-    import datasets
     from sklearn.datasets import load_sample_images
 
     if side < 1:
@@ -145,14 +126,7 @@ def sample_photographs(side: int) -> ImageData:
     squares = [_squares(Image.fromarray(np.asarray(pixels)), side) for pixels in load_sample_images().images]
     header = b"P6 %d %d 255\n" % (side, side)
     images = [header + square.tobytes() for pair in zip(*squares, strict=True) for square in pair]  # in turn
-    features = datasets.Features(
-        {"image": datasets.Image(decode=False), "label": datasets.ClassLabel(names=[*PHOTOGRAPHS])}
-    )
-    columns = {
-        "image": [{"bytes": image, "path": None} for image in images],
-        "label": [number % 2 for number in range(len(images))],
-    }
-    test = datasets.Dataset.from_dict(columns, features=features)
+    test = image_dataset(images, (number % 2 for number in range(len(images))), PHOTOGRAPHS)
     return ImageData("scikit-learn's two photographs", test.select([]), test, PHOTOGRAPHS, "image", "label")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import Any, TypedDict
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..errors import CrateError, unknown_name
 from .augment import Augment, Views, view_augments
-from .image_files import CorruptImages, UnreadableImageError, decode_image, image_key
+from .image_files import CorruptImages, UnreadableImageError, decode_image, image_key, stack_images
 from .images import ImageData
 from .transforms import BatchAugment, crop_for_evaluation, crop_for_training, sample_generator
 
@@ -51,88 +52,8 @@ def collate(examples: Sequence[ImageExample]) -> dict[str, Any]:
     return {"pixel_values": pixels, "labels": labels, "corrupt": corrupt}
 
 
-class _Cropper:
-    """Decode an image and cut its crops: one for evaluation or training, or several views for training."""
-
-    def __init__(self, augment: Augment, views: Views | None, train: bool, seed: int) -> None:
-        if seed < 0:
-            raise CrateError(f"`seed` must not be negative (got {seed})")
-        self.seed, self.train, self.single = seed, train, views is None or not train
-        self.groups = [[augment]]
-        if views is not None and train:
-            first, second, local = view_augments(augment, views)
-            self.groups = [[first, second]] + ([[local] * views.local_count] if views.local_count else [])
-        # The epoch lies in shared memory, so that workers that outlive an epoch see the next one.
-        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
-
-    def __call__(self, value: Any, label: int, key: int, name: str) -> ImageExample:
-        """Return the example of an image column's value.
-
-        The crops depend on the seed, the epoch and `key` only. `name` stands for an unreadable image without a path.
-        """
-        image, corrupt = None, None
-        try:
-            image = decode_image(value, self.groups[0][0].channels)
-        except UnreadableImageError:
-            path = value.get("path") if isinstance(value, dict) else None
-            label, corrupt = -1, path or name
-        generator = sample_generator(self.seed, int(self.epoch), key) if self.train and image is not None else None
-        crops = [_stack([_crop(image, augment, generator) for augment in group], group[0]) for group in self.groups]
-        if self.single:
-            return {"image": crops[0][0], "label": label, "corrupt": corrupt}
-        return {"views": crops, "label": label, "corrupt": corrupt}
-
-
-def _crop(image: Image.Image | None, augment: Augment, generator: np.random.Generator | None) -> Image.Image | None:
-    if image is None:
-        return None
-    return crop_for_evaluation(image, augment) if generator is None else crop_for_training(image, augment, generator)
-
-
-def _stack(images: Sequence[Image.Image | None], augment: Augment) -> Tensor:
-    """Return crops of one size as uint8 (images, channels, side, side); an unreadable image is black."""
-    black = np.zeros((augment.image_size, augment.image_size, *((3,) if augment.channels == 3 else ())), np.uint8)
-    pixels = torch.from_numpy(np.stack([black if image is None else np.asarray(image) for image in images]))
-    return pixels.unsqueeze(1) if augment.channels == 1 else pixels.permute(0, 3, 1, 2)
-
-
-class ImageDataset(Dataset[ImageExample]):
-    """Random access to the crops of the training or test images.
-
-    The crops of image i in epoch e depend on (seed, e, i) only. With `views`, training examples hold several crops.
-    """
-
-    def __init__(
-        self, data: ImageData, augment: Augment, *, train: bool, seed: int = 0, views: Views | None = None
-    ) -> None:
-        self.dataset = data.train if train else data.test
-        self.image_column, self.label_column = data.image_column, data.label_column
-        self.crop = _Cropper(augment, views, train, seed)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which changes the training crops; call it before the loader is iterated."""
-        self.crop.epoch.fill_(epoch)
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> ImageExample:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: list[int]) -> list[ImageExample]:
-        """Return a batch of examples with a single look-up; the DataLoader calls this where it exists."""
-        indices = [range(len(self.dataset))[index] for index in indices]
-        columns = self.dataset[indices]
-        rows = zip(columns[self.image_column], columns[self.label_column], indices, strict=True)
-        return [self.crop(image, label, index, f"row {index}") for image, label, index in rows]
-
-
-class ImageStream(IterableDataset[ImageExample]):
-    """The crops of a stream of images, divided among processes and workers so that each image is read once per epoch.
-
-    Crops depend on the image, not on the process that reads it. The order depends on the number of processes and
-    workers; in training it is shuffled within a buffer.
-    """
+class _CroppedImages:
+    """Decode images and cut their crops: one for evaluation or training, or several views for training."""
 
     def __init__(
         self,
@@ -146,50 +67,99 @@ class ImageStream(IterableDataset[ImageExample]):
         world_size: int = 1,
         shuffle_buffer: int = 1000,
     ) -> None:
-        from datasets.distributed import split_dataset_by_node
+        if seed < 0:
+            raise CrateError(f"`seed` must not be negative (got {seed})")
+        self.dataset = data.train if train else data.test
+        if data.streaming and train and shuffle_buffer > 1:
+            self.dataset = self.dataset.shuffle(seed=seed, buffer_size=shuffle_buffer)
+        if data.streaming and world_size > 1:
+            from datasets.distributed import split_dataset_by_node
 
-        self.crop = _Cropper(augment, views, train, seed)
-        dataset = data.train if train else data.test
-        if train and shuffle_buffer > 1:
-            dataset = dataset.shuffle(seed=seed, buffer_size=shuffle_buffer)
-        self.dataset = split_dataset_by_node(dataset, rank, world_size) if world_size > 1 else dataset
+            self.dataset = split_dataset_by_node(self.dataset, rank, world_size)
         self.image_column, self.label_column, self.classes = data.image_column, data.label_column, len(data.classes)
+        self.seed, self.train, self.single = seed, train, views is None or not train
+        self.groups = [[augment]]
+        if views is not None and train:
+            first, second, local = view_augments(augment, views)
+            self.groups = [[first, second]] + ([[local] * views.local_count] if views.local_count else [])
+        # The epoch lies in shared memory, so that workers that outlive an epoch see the next one.
+        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which changes the order and the crops; call it before the loader is iterated."""
+        """Set the epoch, which changes training crops and a stream's order; call it before the loader is iterated."""
+        self.epoch.fill_(epoch)
+
+    def example(self, value: Any, label: int, key: int, name: str) -> ImageExample:
+        """Return the example of an image column's value.
+
+        The crops depend on the seed, the epoch and `key` only. `name` stands for an unreadable image without a path.
+        """
+        generator, corrupt = sample_generator(self.seed, int(self.epoch), key), None
+        try:
+            image = decode_image(value, self.groups[0][0].channels)
+        except UnreadableImageError:
+            path = value.get("path") if isinstance(value, dict) else None
+            image, label, corrupt = (
+                Image.new("RGB" if self.groups[0][0].channels == 3 else "L", (1, 1)),
+                -1,
+                path or name,
+            )
+        crop = partial(crop_for_training, generator=generator) if self.train else crop_for_evaluation
+        crops = [stack_images([crop(image, augment) for augment in group]) for group in self.groups]
+        if self.single:
+            return {"image": crops[0][0], "label": label, "corrupt": corrupt}
+        return {"views": crops, "label": label, "corrupt": corrupt}
+
+
+class ImageDataset(_CroppedImages, Dataset[ImageExample]):
+    """Random access to the crops of the training or test images.
+
+    The crops of image i in epoch e depend on (seed, e, i) only. With `views`, training examples hold several crops.
+    """
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> ImageExample:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[ImageExample]:
+        """Return a batch of examples with a single look-up; the DataLoader calls this where it exists."""
+        indices = [range(len(self.dataset))[index] for index in indices]
+        columns = self.dataset[indices]
+        rows = zip(columns[self.image_column], columns[self.label_column], indices, strict=True)
+        return [self.example(image, label, index, f"row {index}") for image, label, index in rows]
+
+
+class ImageStream(_CroppedImages, IterableDataset[ImageExample]):
+    """The crops of a stream of images, divided among processes and workers so that each image is read once per epoch.
+
+    Crops depend on the image, not on the process that reads it. The order depends on the number of processes and
+    workers; in training it is shuffled within a buffer.
+    """
+
+    def set_epoch(self, epoch: int) -> None:
         self.dataset.set_epoch(epoch)
-        self.crop.epoch.fill_(epoch)
+        super().set_epoch(epoch)
 
     def __iter__(self) -> Iterator[ImageExample]:
         for index, row in enumerate(self.dataset):
             image, label = row[self.image_column], row[self.label_column]
             if label is None or not 0 <= label < self.classes:
                 raise CrateError(f"label {label} in column {self.label_column!r} is outside the {self.classes} classes")
-            yield self.crop(image, int(label), image_key(image), f"row {index} of a stream")
+            yield self.example(image, int(label), image_key(image), f"row {index} of a stream")
 
 
-def torch_dataset(
-    data: ImageData,
-    augment: Augment,
-    *,
-    train: bool,
-    seed: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
-    shuffle_buffer: int = 1000,
-    views: Views | None = None,
-) -> ImageDataset | ImageStream:
+def torch_dataset(data: ImageData, augment: Augment, *, train: bool, **options: Any) -> ImageDataset | ImageStream:
     """Return the training or test split of `data`, cropped for training or evaluation, for a DataLoader with `collate`.
 
-    With `views`, training examples hold several crops each. Streams are divided among processes here; random access
-    leaves that to the sampler.
+    The options are those of `ImageStream`: `seed`, `views` (training examples hold several crops each), `rank`,
+    `world_size` and `shuffle_buffer`. The last three are for streams; random access leaves them to the sampler.
     """
-    if not data.streaming:
-        return ImageDataset(data, augment, train=train, seed=seed, views=views)
-    share: dict[str, int] = {"rank": rank, "world_size": world_size, "shuffle_buffer": shuffle_buffer}
-    return ImageStream(data, augment, train=train, seed=seed, views=views, **share)
+    return (ImageStream if data.streaming else ImageDataset)(data, augment, train=train, **options)
 
 
+@dataclass(eq=False, repr=False)
 class EvaluationBatches:
     """Normalized evaluation crops of a split, batch by batch, without the images that cannot be read.
 
@@ -199,55 +169,53 @@ class EvaluationBatches:
     which every class keeps its share; of a stream, the first ones.
     """
 
-    def __init__(
-        self,
-        data: ImageData,
-        augment: Augment,
-        *,
-        split: str = "test",
-        batch_size: int = 64,
-        workers: int = 0,
-        limit: int | None = None,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype | None = None,
-        progress: Callable[[int], None] | None = None,
-        max_corrupt: float = 0.01,
-    ) -> None:
-        if batch_size < 1 or workers < 0 or (limit is not None and limit < 1):
-            values = f"got {batch_size}, {limit} and {workers}"
+    data: ImageData
+    augment: Augment
+    _: KW_ONLY
+    split: str = "test"
+    batch_size: int = 64
+    workers: int = 0
+    limit: int | None = None
+    device: torch.device | str = "cpu"
+    dtype: torch.dtype | None = None
+    progress: Callable[[int], None] | None = None
+    max_corrupt: float = 0.01
+    indices: list[int] | None = field(default=None, init=False)
+    """The rows of the split that are read; None for all of them, or for a stream."""
+    readable: list[bool] = field(default_factory=list, init=False)
+    """Whether each image could be read, in order; complete after an iteration."""
+    corrupt: tuple[str, ...] = field(default=(), init=False)
+    """Names of the images that could not be read; known after an iteration."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.workers < 0 or (self.limit is not None and self.limit < 1):
+            values = f"got {self.batch_size}, {self.limit} and {self.workers}"
             raise CrateError(f"`batch_size` and `limit` must be positive and `workers` not negative ({values})")
-        splits = {"train": data.train, "test": data.test}
-        if split not in splits:
-            raise unknown_name("split", split, splits)
-        self.data, self.augment, self.split, self.batch_size, self.workers = data, augment, split, batch_size, workers
-        self.device, self.dtype, self.progress, self.max_corrupt = torch.device(device), dtype, progress, max_corrupt
-        self.dataset = splits[split]
+        splits = {"train": self.data.train, "test": self.data.test}
+        if self.split not in splits:
+            raise unknown_name("split", self.split, splits)
+        self.dataset = splits[self.split]
         """The part of the split that is read."""
-        self.indices: list[int] | None = None
-        """The rows of the split that are read; None for all of them, or for a stream."""
-        self.readable: list[bool] = []
-        """Whether each image could be read, in order; complete after an iteration."""
-        self.corrupt: tuple[str, ...] = ()
-        """Names of the images that could not be read; known after an iteration."""
-        if data.streaming:
-            self.dataset = self.dataset if limit is None else self.dataset.take(limit)
-        elif limit is not None and limit < len(self.dataset):
-            by_class = np.argsort(np.asarray(self.dataset[data.label_column]), kind="stable")
-            self.indices = sorted(by_class[np.arange(limit) * len(self.dataset) // limit].tolist())
+        if self.limit is not None and self.data.streaming:
+            self.dataset = self.dataset.take(self.limit)
+        elif self.limit is not None and self.limit < len(self.dataset):
+            by_class = np.argsort(np.asarray(self.dataset[self.data.label_column]), kind="stable")
+            self.indices = sorted(by_class[np.arange(self.limit) * len(self.dataset) // self.limit].tolist())
             self.dataset = self.dataset.select(self.indices)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         dataset = torch_dataset(replace(self.data, test=self.dataset), self.augment, train=False)
-        options: dict[str, Any] = {"num_workers": self.workers, "pin_memory": self.device.type == "cuda"}
+        device = torch.device(self.device)
+        options: dict[str, Any] = {"num_workers": self.workers, "pin_memory": device.type == "cuda"}
         options["generator"] = torch.Generator()  # a loader would draw from the global one
-        normalize = BatchAugment(self.augment).eval().to(self.device)
+        normalize = BatchAugment(self.augment).eval().to(device)
         corrupt = CorruptImages(self.max_corrupt)
         self.readable, self.corrupt = [], ()
         for batch, readable in DataLoader(dataset, self.batch_size, collate_fn=_collate_with_flags, **options):
             corrupt.add(batch)
             self.readable += readable
             if any(readable):
-                pixels = normalize(batch["pixel_values"].to(self.device, non_blocking=True))
+                pixels = normalize(batch["pixel_values"].to(device, non_blocking=True))
                 yield pixels if self.dtype is None else pixels.to(self.dtype), batch["labels"]
             if self.progress is not None:
                 self.progress(len(readable))

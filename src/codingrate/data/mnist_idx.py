@@ -1,10 +1,11 @@
-"""Gray images that come as arrays: the idx files of the MNIST family and scikit-learn's digits."""
+"""Datasets of images that are built here: the idx files of the MNIST family and scikit-learn's digits."""
 
 from __future__ import annotations
 
 import gzip
 import struct
 import zlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,20 +55,25 @@ def open_idx(folder: Path) -> dict[str, Any]:
         pixels, classes = _read_idx(images, _IMAGES), _read_idx(labels, _LABELS)
         if len(pixels) != len(classes):
             raise CrateError(f"{images} has {len(pixels)} images, but {labels.name} has {len(classes)} labels")
-        splits[split] = _dataset(pixels, classes)
+        splits[split] = _gray_images(pixels, classes)
     if "train" not in splits:
         raise CrateError(f"{folder} has no train-images-idx3-ubyte[.gz]")
     return splits
 
 
-def _dataset(pixels: NDArray[np.uint8], labels: NDArray[Any]) -> Any:
-    """Return a dataset of gray images (n, height, width), stored as PGM: a header before the raw bytes."""
+def image_dataset(images: Iterable[bytes | str], labels: Iterable[int], names: Sequence[str] | None = None) -> Any:
+    """Return a dataset of images, each the content or the path of a file, with class names if there are any."""
     import datasets
 
+    label = datasets.Value("int64") if names is None else datasets.ClassLabel(names=[*names])
+    features = datasets.Features({"image": datasets.Image(decode=False), "label": label})
+    return datasets.Dataset.from_dict({"image": [*images], "label": [*labels]}, features=features)
+
+
+def _gray_images(pixels: NDArray[np.uint8], labels: NDArray[Any]) -> Any:
+    """Return a dataset of gray images (n, height, width), stored as PGM: a header before the raw bytes."""
     header = b"P5 %d %d 255\n" % (pixels.shape[2], pixels.shape[1])
-    images = [{"bytes": header + image.tobytes(), "path": None} for image in pixels]
-    features = datasets.Features({"image": datasets.Image(decode=False), "label": datasets.Value("int64")})
-    return datasets.Dataset.from_dict({"image": images, "label": labels.astype(np.int64)}, features=features)
+    return image_dataset((header + image.tobytes() for image in pixels), labels.tolist())
 
 
 def open_digits() -> Any:
@@ -75,4 +81,4 @@ def open_digits() -> Any:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    return _dataset(np.rint(bunch.images * (255 / 16)).astype(np.uint8), bunch.target)
+    return _gray_images(np.rint(bunch.images * (255 / 16)).astype(np.uint8), bunch.target)

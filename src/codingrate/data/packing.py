@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +25,8 @@ if TYPE_CHECKING:
 SpecialTokens = Literal["eos", "bos_eos", "none"]
 """Tokens added to each document: end-of-text after it, the tokenizer's own special tokens on both sides, or none."""
 
-T = TypeVar("T")
-
 _FORMAT = 1
 _BATCH = 2**20  # characters tokenized at a time
-_BEGIN, _END = 0xFE, 0xFF  # bytes that never occur in UTF-8
 
 
 @dataclass(frozen=True)
@@ -38,13 +34,11 @@ class TokenFile:
     """A file of little-endian token ids; a JSON file beside it holds the other fields."""
 
     path: Path
-    """File of ids."""
     count: int
     """Number of ids."""
     dtype: Literal["uint16", "uint32"]
     """Type of an id: two bytes if the vocabulary allows it."""
     documents: int
-    """Number of documents."""
     bytes: int
     """Size of the text in UTF-8, which makes the losses of different tokenizers comparable."""
     tokenizer: str
@@ -93,7 +87,13 @@ def pack_text(
     if cached is not None and cached.key == key:
         return cached
     with atomic_write(path) as draft, draft.open("wb") as file:
-        count, size, number = _write(file, _batches(documents, name), encoder, progress)
+        count = size = number = 0
+        for batch in _batches(documents, name):
+            ids, length = encoder(batch)
+            file.write(ids.data)
+            count, size, number = count + len(ids), size + length, number + sum(end for _, end in batch)
+            if progress is not None:
+                progress(size)
         if size == 0:
             raise CrateError(f"{name} has no text to tokenize; add text or change the share for validation")
         if documents.key() != text_key:
@@ -120,20 +120,6 @@ def read_tokens(path: str | Path) -> TokenFile | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing, truncated, or not ours
         return None
     return tokens if complete else None
-
-
-def _write(
-    file: BinaryIO, batches: Iterator[list[Piece]], encoder: Encoder, progress: Callable[[int], None] | None
-) -> tuple[int, int, int]:
-    """Write ids batch by batch; return the number of ids, of bytes of text and of documents."""
-    count = size = number = 0
-    for batch in batches:
-        ids, length = encoder(batch)
-        file.write(ids.data)
-        count, size, number = count + len(ids), size + length, number + sum(end for _, end in batch)
-        if progress is not None:
-            progress(size)
-    return count, size, number
 
 
 def _batches(documents: Documents, name: str) -> Iterator[list[Piece]]:
@@ -166,15 +152,26 @@ class Encoder:
         self.tokenizer.no_padding()
         self.tokenizer.encode_special_tokens = True
         self.hash = hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
-        self.before, self.after = self._special_ids(tokenizer, special_tokens)
         self.dtype: Literal["uint16", "uint32"] = "uint16" if id_count(tokenizer) <= 2**16 else "uint32"
         self._little = np.dtype(self.dtype).newbyteorder("<")
+        special = self._special_ids(tokenizer, special_tokens)
+        self.before, self.after = (np.array(ids, self._little) for ids in special)
         self._table = self._byte_table()
         self._starts_document = True  # whether the next piece does
 
     def __call__(self, pieces: list[Piece]) -> tuple[NDArray[Any], int]:
         """Return the ids of pieces that follow those of the last call, and the size of their text in bytes."""
-        return self._by_table(pieces) if self._table is not None else self._by_tokenizer(pieces)
+        raw = [text.encode() for text, _ in pieces]
+        if self._table is not None:
+            encoded = [self._table[np.frombuffer(text, np.uint8)] for text in raw]
+        else:
+            encodings = self.tokenizer.encode_batch_fast([text for text, _ in pieces], add_special_tokens=False)
+            encoded = [np.array(encoding.ids, self._little) for encoding in encodings]
+        parts = []
+        for (_, end), ids in zip(pieces, encoded, strict=True):
+            parts += [self.before] * self._starts_document + [ids] + [self.after] * end
+            self._starts_document = end
+        return np.concatenate(parts, dtype=self._little), sum(map(len, raw))
 
     def _special_ids(self, tokenizer: PreTrainedTokenizerBase, special: SpecialTokens) -> tuple[list[int], list[int]]:
         """Return the ids before and after each document."""
@@ -191,48 +188,15 @@ class Encoder:
             raise CrateError("the tokenizer adds no special tokens to a text; use special_tokens='eos'")
         return before, after
 
-    def _by_tokenizer(self, pieces: list[Piece]) -> tuple[NDArray[Any], int]:
-        encoded = self.tokenizer.encode_batch_fast([text for text, _ in pieces], add_special_tokens=False)
-        parts = self._framed(pieces, (encoding.ids for encoding in encoded), self.before, self.after)
-        size = sum(len(text.encode()) for text, _ in pieces)
-        return np.array([*itertools.chain.from_iterable(parts)], self._little), size
-
-    def _by_table(self, pieces: list[Piece]) -> tuple[NDArray[Any], int]:
-        """Encode bytes by a single look-up, with the special tokens as bytes that no text has."""
-        assert self._table is not None
-        encoded = [text.encode() for text, _ in pieces]
-        before, after = bytes([_BEGIN] * len(self.before)), bytes([_END] * len(self.after))
-        raw = b"".join(self._framed(pieces, encoded, before, after))
-        return self._table[np.frombuffer(raw, np.uint8)], sum(map(len, encoded))
-
-    def _framed(self, pieces: list[Piece], encoded: Iterable[T], before: T, after: T) -> list[T]:
-        """Return the encoded pieces with `before` and `after` around each document."""
-        parts, starts = [], self._starts_document
-        for (_, end), content in zip(pieces, encoded, strict=True):
-            if starts:
-                parts.append(before)
-            parts.append(content)
-            if end:
-                parts.append(after)
-            starts = end
-        self._starts_document = starts
-        return parts
-
     def _byte_table(self) -> NDArray[Any] | None:
-        """Return the id of each byte if the tokenizer knows bytes only; special tokens are at impossible bytes."""
-        if self.tokenizer.get_vocab_size() > 2**10 or len(self.before) > 1 or len(self.after) > 1:
+        """Return the id of each byte if the tokenizer knows bytes only, so that text is encoded by look-up."""
+        if self.tokenizer.get_vocab_size() > 2**10:
             return None
         state = json.loads(self.tokenizer.to_str())
         model, first = state["model"], state["pre_tokenizer"] or {}
         plain = model["type"] == "BPE" and not model["merges"] and not model["dropout"] and state["normalizer"] is None
-        if not plain or first["type"] != "ByteLevel" or first["add_prefix_space"]:
-            return None
-        if not all(token["special"] for token in state["added_tokens"]):
+        byte_level = first.get("type") == "ByteLevel" and not first["add_prefix_space"]
+        if not plain or not byte_level or not all(token["special"] for token in state["added_tokens"]):
             return None
         ids = [model["vocab"].get(character) for character in byte_characters()]
-        if None in ids:
-            return None
-        table = np.array(ids, self._little)
-        for mark, special in ((_BEGIN, self.before), (_END, self.after)):
-            table[mark] = special[0] if special else 0
-        return table
+        return None if None in ids else np.array(ids, self._little)

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-import numpy as np
 from torch.utils.data import Dataset
 
 from ..errors import CrateError
 from .catalog import GLUE
-from .columns import check_texts, encode_classes, encode_numbers, find_label_column, find_sentence_columns, hold_out
+from .columns import check_texts, encode_classes, encode_numbers, find_column, find_sentence_columns, hold_out
 from .sources import check_share, open_splits
 
 if TYPE_CHECKING:
@@ -63,25 +62,20 @@ def load_sentences(
     train = parts["train"]
     texts = find_sentence_columns(name, train, tuple(columns) if columns else None, task.columns if task else None)
     others = {column: feature for column, feature in train.features.items() if column not in texts}
-    label = find_label_column(name, others, label_column)
+    label = find_column("label", name, others, label_column)
     for split, part in parts.items():
-        source = f"the {split} split of {name}"
-        check_texts(source, part, texts, label)
+        check_texts(f"the {split} split of {name}", part, texts, label)
         parts[split] = part.select_columns([*texts, label])
-    if task is not None:
-        regression = task.classes is None
-    elif regression is None:
-        regression = str(getattr(train.features[label], "dtype", "")).startswith("float")
-    classes = None
+    if regression is None:
+        is_float = str(getattr(train.features[label], "dtype", "")).startswith("float")
+        regression = is_float if task is None else task.classes is None
     if regression:
-        parts = encode_numbers(name, parts, label)
-        labels = np.zeros(len(parts["train"]), np.int64)  # one stratum
+        parts, classes = encode_numbers(name, parts, label), None
     else:
-        parts, classes, indices = encode_classes(name, parts, label, task.classes if task else None)
-        labels = indices["train"]
+        parts, classes = encode_classes(name, parts, label, task.classes if task else None)
     train = parts.pop("train")
     if not parts:
-        train, parts["validation"] = hold_out(name, train, labels, validation_share, split_seed)
+        train, parts["validation"] = hold_out(name, train, label, validation_share, split_seed)
     return SentenceData(name, train, parts, texts, label, classes)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import CrateError, unknown_name
 from .catalog import BUILT_IN_IMAGES, HUB_DATASETS, HubDataset, dataset_names, text_names
 from .documents import TEXT_SUFFIXES, file_key
-from .mnist_idx import is_idx, open_digits, open_idx
+from .mnist_idx import image_dataset, is_idx, open_digits, open_idx
 
 Kind = Literal["images", "text", "sentences"]
 
@@ -47,23 +49,13 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 class Splits(dict[str, Any]):
     """Splits by name, each a `datasets.Dataset`, an `IterableDataset` or, for plain text, a list of files."""
 
-    def __init__(
-        self,
-        splits: Mapping[str, Any],
-        files: Mapping[str, Sequence[Path]] | None = None,
-        hub: HubDataset | None = None,
-    ) -> None:
+    def __init__(self, splits: Mapping[str, Any], version: Callable[[str], str | None] = lambda split: None) -> None:
         super().__init__(splits)
-        self.files, self.hub = files, hub
+        self._version = version
 
     def version(self, split: str) -> str | None:
         """Return a hash that changes with the contents of a split, or None if that cannot be known."""
-        fingerprint: str | None = getattr(self[split], "_fingerprint", None)
-        if fingerprint is not None:
-            return fingerprint
-        if self.files is not None:
-            return file_key(self.files[split])
-        return None if self.hub is None else _hub_version(self.hub, split)
+        return getattr(self[split], "_fingerprint", None) or self._version(split)
 
 
 def open_splits(name: str, *, kind: Kind, path: str | Path | None = None, streaming: bool = False) -> Splits:
@@ -98,12 +90,12 @@ def is_hub_id(name: str) -> bool:
     return bool(re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name)) and not is_file
 
 
-def choose_splits(splits: Mapping[str, Any]) -> tuple[Any, Any | None]:
-    """Return the splits to train and to evaluate on (`test` before `validation`); a lone split is for training."""
-    train = splits.get("train")
-    if train is None:
-        return next(iter(splits.values())), None
-    return train, splits.get("test", splits.get("validation"))
+def choose_splits(splits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the splits `train` and `test`, which may be called validation; a lone split is for training."""
+    if "train" not in splits:
+        return {"train": next(iter(splits.values()))}
+    held = [splits[split] for split in ("test", "validation") if split in splits]
+    return {"train": splits["train"], **({"test": held[0]} if held else {})}
 
 
 def check_share(name: str, share: float) -> None:
@@ -121,14 +113,10 @@ def _open_hub(name: str, source: HubDataset, streaming: bool) -> Splits:
     import datasets
 
     chosen = (source.id,) if source.config is None else (source.id, source.config)
+    load = partial(datasets.load_dataset, *chosen, streaming=streaming)
     try:
-        if source.splits is None:
-            return Splits(datasets.load_dataset(*chosen, streaming=streaming), hub=source)
-        splits = {
-            split: datasets.load_dataset(*chosen, split=there, streaming=streaming)
-            for split, there in source.splits.items()
-        }
-        return Splits(splits, hub=source)
+        splits = load() if source.splits is None else {own: load(split=hub) for own, hub in source.splits.items()}
+        return Splits(splits, partial(_hub_version, source))
     except Exception as error:  # no network, unknown, gated or damaged: the advice is the same
         problem = f"{name!r} is not a local path and cannot be loaded from the hub"
         if name != source.id:
@@ -148,6 +136,7 @@ def _hub_version(source: HubDataset, split: str) -> str | None:
 
 
 def _open_local(path: Path, kind: Kind, streaming: bool) -> Splits:
+    opened = None
     if path.is_file():
         if kind != "text" and path.suffix.lower() not in _READABLE[kind]:
             raise CrateError(f"cannot read {path} as {kind}; use a folder or one of {' '.join(_READABLE[kind])}")
@@ -155,25 +144,19 @@ def _open_local(path: Path, kind: Kind, streaming: bool) -> Splits:
     elif not path.is_dir():
         raise CrateError(f"no such file or folder: {path}")
     elif (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
-        saved = _open_saved(path)
-        return Splits(_streams(saved) if streaming and kind == "images" else saved)
+        opened = _open_saved(path)
     elif kind == "images" and any(is_idx(entry) for entry in path.iterdir()):
-        return Splits(_streams(open_idx(path)) if streaming else open_idx(path))
+        opened = open_idx(path)
     else:
         files = _find_files(path, kind)
-        if kind == "images" and not files:
-            folders = _open_class_folders(path)
-            return Splits(_streams(folders) if streaming else folders)
-    if next(iter(files.values()))[0].suffix.lower() not in TABLES:
-        return Splits(files, files)
-    return Splits(_open_tables(files, streaming), files)
-
-
-def _streams(splits: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        split: dataset.to_iterable_dataset(num_shards=min(64, max(len(dataset), 1)))
-        for split, dataset in splits.items()
-    }
+        opened = None if files else _open_class_folders(path)  # only images may have no files of these types
+    if opened is None:
+        is_text = next(iter(files.values()))[0].suffix.lower() not in TABLES
+        return Splits(files if is_text else _open_tables(files, streaming), lambda split: file_key(files[split]))
+    if streaming and kind == "images":
+        shards = {split: min(64, max(len(dataset), 1)) for split, dataset in opened.items()}
+        opened = {split: dataset.to_iterable_dataset(shards[split]) for split, dataset in opened.items()}
+    return Splits(opened)
 
 
 def _open_saved(path: Path) -> dict[str, Any]:
@@ -270,8 +253,6 @@ def _open_class_folders(root: Path) -> dict[str, Any]:
 
 
 def _open_classes(root: Path, names: list[str]) -> Any:
-    import datasets
-
     images = {folder: _files_below(folder, _IMAGE_SUFFIXES) for folder in _subfolders(root)}
     if not images:
         loose = _files_below(root, _IMAGE_SUFFIXES)
@@ -284,7 +265,5 @@ def _open_classes(root: Path, names: list[str]) -> Any:
             raise CrateError(f"class folder {folder} has no images; fill it or remove it")
         if folder.name not in names:
             raise CrateError(f"{root} has class {folder.name!r}, which the training folder does not have")
-    features = datasets.Features({"image": datasets.Image(decode=False), "label": datasets.ClassLabel(names=names)})
-    paths = [{"bytes": None, "path": file} for files in images.values() for file in files]
-    labels = [label for folder, files in images.items() for label in [names.index(folder.name)] * len(files)]
-    return datasets.Dataset.from_dict({"image": paths, "label": labels}, features=features)
+    labels = (label for folder, files in images.items() for label in [names.index(folder.name)] * len(files))
+    return image_dataset(itertools.chain.from_iterable(images.values()), labels, names)

@@ -71,12 +71,12 @@ def load_text(
     for split, documents in splits.items():
         if not any(text.strip() for text, _ in documents.pieces()):
             raise CrateError(f"{name} has no text in its {split} split" if len(splits) > 1 else f"{name} has no text")
-    lone, held = choose_splits(splits)
-    if held is not None:
+    parts = choose_splits(splits)
+    if "test" in parts:
         test = splits.get("test") if "validation" in splits else None
-        return TextData(name, lone, splits.get("validation", held), column, streaming, test)
+        return TextData(name, parts["train"], splits.get("validation", parts["test"]), column, streaming, test)
     share = validation_share or (TEXTS[name].validation_share if name in TEXTS else 0.05)
-    return TextData(name, *_hold_out(name, lone, share, split_seed), column, streaming)
+    return TextData(name, *_hold_out(name, parts["train"], share, split_seed), column, streaming)
 
 
 def _documents(name: str, opened: Splits, column: str | None, separate: str) -> tuple[dict[str, Documents], str | None]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..errors import CrateError, unknown_name
-from .documents import Documents, Piece, text_pieces
+from .documents import Documents, TextDocuments
 from .sources import first_line
 
 if TYPE_CHECKING:
@@ -87,20 +87,15 @@ def _train(texts: Documents | Iterable[str], kind: Kind, vocab_size: int, min_fr
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    pieces = texts.pieces() if isinstance(texts, Documents) else _pieces(texts)
-    first = next((text for text, _ in pieces if text), None)
-    if first is None:
-        raise CrateError("tokenizer 'bpe' cannot be trained, because the text is empty; use other texts")
-    rest = (text for text, _ in pieces)
-    tokenizer.train_from_iterator(itertools.chain((first,), rest), trainer)
-    return tokenizer
-
-
-def _pieces(texts: Iterable[str]) -> Iterator[Piece]:
     if isinstance(texts, str):
         raise CrateError("`texts` is a single string; pass a list of documents")
-    for text in texts:
-        yield from text_pieces(text)
+    documents = texts if isinstance(texts, Documents) else TextDocuments(texts)
+    parts = (text for text, _ in documents.pieces() if text)
+    first = next(parts, None)
+    if first is None:
+        raise CrateError("tokenizer 'bpe' cannot be trained, because the text is empty; use other texts")
+    tokenizer.train_from_iterator(itertools.chain((first,), parts), trainer)
+    return tokenizer
 
 
 def _finish(tokenizer: Tokenizer, kind: Kind) -> PreTrainedTokenizerFast:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -148,30 +149,23 @@ def _seeded(seed: int | None, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _operations(augment: Augment) -> list[nn.Module]:
-    names = "flip affine_degrees affine_translate affine_scale rand_augment jitter grayscale blur solarize"
-    if not any(getattr(augment, name) for name in names.split()):
-        return []  # kornia need not be imported
-    import kornia.augmentation as K
+def _operations(augment: Augment) -> Iterator[nn.Module]:
+    zoom, shift, kernel = augment.affine_scale, augment.affine_translate, max(3, augment.image_size // 10 | 1)
+    affine = 1.0 if augment.affine_degrees or shift or zoom else None
+    table: tuple[tuple[str, tuple[Any, ...], float | None], ...] = (  # kornia's operation, arguments, probability
+        ("RandomHorizontalFlip", (), augment.flip or None),
+        ("RandomAffine", (augment.affine_degrees, (shift, shift), (1 - zoom, 1 + zoom)), affine),
+        ("RandAugment", augment.rand_augment or (), augment.rand_augment and 1.0),
+        ("ColorJitter", augment.jitter or (), augment.jitter and augment.jitter_probability),
+        ("RandomGrayscale", (), augment.grayscale or None),
+        ("RandomGaussianBlur", ((kernel, kernel), (0.1, 2.0)), augment.blur or None),
+        ("RandomSolarize", ((0.5, 0.5), (0.0, 0.0)), augment.solarize or None),
+    )
+    for name, arguments, probability in table:
+        if probability is not None:
+            import kornia.augmentation as K  # only where it is needed
 
-    operations: list[nn.Module] = []
-    if augment.flip:
-        operations.append(K.RandomHorizontalFlip(p=augment.flip))
-    if augment.affine_degrees or augment.affine_translate or augment.affine_scale:
-        zoom, shift = augment.affine_scale, augment.affine_translate
-        operations.append(K.RandomAffine(augment.affine_degrees, (shift, shift), (1 - zoom, 1 + zoom), p=1.0))
-    if augment.rand_augment:
-        operations.append(RandAugment(*augment.rand_augment))
-    if augment.jitter:
-        operations.append(K.ColorJitter(*augment.jitter, p=augment.jitter_probability))
-    if augment.grayscale:
-        operations.append(K.RandomGrayscale(p=augment.grayscale))
-    if augment.blur:
-        kernel = max(3, augment.image_size // 10 | 1)
-        operations.append(K.RandomGaussianBlur((kernel, kernel), (0.1, 2.0), p=augment.blur))
-    if augment.solarize:
-        operations.append(K.RandomSolarize(thresholds=(0.5, 0.5), additions=(0.0, 0.0), p=augment.solarize))
-    return operations
+            yield RandAugment(*arguments) if name == "RandAugment" else getattr(K, name)(*arguments, p=probability)
 
 
 class RandAugment(nn.Module):
