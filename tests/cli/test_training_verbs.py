@@ -104,7 +104,7 @@ def test_train_resumes(capsys, trained, tmp_path):
         (["digits", "schedule.batch=many"], 1, "schedule.batch"),
         (["digits", "--data", "no-such-folder/"], 1, "no-such-folder"),
         (["digits", "--variant", "large"], 1, "large"),
-        (["digits", "model.from=nonsense"], 1, "model.from=nonsense"),
+        (["digits", "model.from=nonsense"], 1, "model.from: nonsense"),
         (["digits", "--resume"], 1, "holds no run to resume"),
         (["digits", "--nope"], 2, "--nope"),
         ([], 2, "'recipe'"),
