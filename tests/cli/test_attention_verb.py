@@ -134,7 +134,7 @@ def test_bad_images(capsys, saved, tmp_path):
     Image.new("RGB", (1, 1)).save(tmp_path / "one.png")
     (tmp_path / "broken.png").write_bytes(b"no image")
     for name, message in (
-        ("one.png", "one.png: is 1 × 1 pixels"),
+        ("one.png", "one.png: is only 1 × 1 pixels"),
         ("broken.png", "broken.png: is not an image that can be read"),
         ("none.png", "none.png: no such image file"),
     ):

@@ -102,7 +102,7 @@ def test_convert_writes_a_folder_that_loads(capsys, tmp_path):
         (("bench", "--model", "vit-tiny-patch16-224"), 1, "--model vit-tiny-patch16-224"),
         (("convert", "no-such-file.pth", "out"), 1, "no-such-file.pth"),
         (("demo", "--epochs", "-1"), 1, "schedule.epochs"),
-        (("bench", "imgae"), 1, "did you mean 'image'"),
+        (("bench", "imgae"), 2, "'imgae' is not one of 'image', 'rate'"),
     ],
 )
 def test_bad_calls_get_one_line_and_a_code(capsys, arguments, code, words):

@@ -12,9 +12,9 @@ from PIL import Image
 from codingrate import create_model, inspection
 from codingrate.data import Augment
 from codingrate.data.voc import load_voc
-from codingrate.evaluation.voc import voc_overlap
+from codingrate.evaluation import voc_overlap
 from codingrate.inspection.segment import square_input
-from tests.data.test_voc import write_voc
+from tests.data.test_objects import write_voc
 from tests.inspection.test_segment import SMALL, disc_image
 from tests.training.toys import run as train_toy
 
@@ -117,7 +117,7 @@ def test_bad_sources(capsys, saved, photo, tmp_path):
     assert "did you mean 'crate-tiny-patch16-224'" in crate(capsys, "segment", "crate-tny-patch16-224", photo)[2]
     assert "holds no saved model" in crate(capsys, "segment", tmp_path, photo)[2]
     Image.new("RGB", (1, 1)).save(tmp_path / "one.png")
-    assert "one.png: is 1 × 1 pixels" in crate(capsys, "segment", saved, tmp_path / "one.png")[2]
+    assert "one.png: is only 1 × 1 pixels" in crate(capsys, "segment", saved, tmp_path / "one.png")[2]
     (tmp_path / "broken.png").write_bytes(b"no image")
     assert "broken.png: is not an image" in crate(capsys, "segment", saved, tmp_path / "broken.png")[2]
     text = create_model("crate-bert-medium", hidden_size=24, num_hidden_layers=1, num_attention_heads=3, vocab_size=50)
@@ -193,8 +193,8 @@ def test_voc_takes_attention_maps(capsys, saved, tmp_path):
     [
         (("--task", "cocoa", "--data", "."), "unknown --task 'cocoa'; did you mean 'coco'"),
         (("--task", "coco"), "--task coco is measured on --data"),
-        (("--task", "coco", "--data", "nowhere"), "--data nowhere: no such file or folder"),
-        (("--task", "voc", "--data", "nowhere"), "--data nowhere: has no ImageSets/Segmentation"),
+        (("--task", "coco", "--data", "nowhere"), "nowhere: no such file or folder"),
+        (("--task", "voc", "--data", "nowhere"), "nowhere: has no ImageSets/Segmentation"),
     ],
 )
 def test_bad_tasks(capsys, saved, options, message):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from codingrate.data import load_tokenizer
-from codingrate.evaluation import NGram, bag_of_words, glue_average
+from codingrate.evaluation import NGram, bag_of_words_metrics, glue_average
 from codingrate.models import CrateForCausalLM
 from codingrate.training import build_recipe, train
 from tests.cli.test_training_verbs import crate
@@ -227,7 +227,7 @@ def test_glue_tunes_and_measures(capsys, bert, tasks, tmp_path):
     assert evaluated["splits"] == first["tasks"]["sst2"]["splits"]
     counted = said(capsys, "evaluate", tmp_path / "glue" / "sst2", "--baseline")["bag_of_words"]["validation"]
     rows = {split: datasets.Dataset.from_parquet(str(tasks / "sst2" / f"{split}.parquet")) for split in SPLITS}
-    assert counted == bag_of_words(rows["train"], rows["validation"], ["sentence"], ["accuracy"])
+    assert counted == bag_of_words_metrics(rows["train"], rows["validation"], ["sentence"], ["accuracy"])
     code, out, _ = crate(capsys, "evaluate", tmp_path / "glue" / "sst2", "--baseline")
     assert (code, "validation, bag of words" in out) == (0, True)
     code, _, error = crate(capsys, "evaluate", tmp_path / "glue" / "sst2", "--baseline", "--data", tasks / "rte")
@@ -342,18 +342,18 @@ def places(gpt, bert, tmp_path):
         (["generate", "GPT"], 2, "'prompt'"),
         (["fill", "BERT", ""], 1, "the text is empty"),
         (["fill", "BERT", "no mask"], 1, "there is no mask in the text; write <mask>"),
-        (["fill", "BERT", "x" * 32 + "<mask>"], 1, "35 tokens long, the model reads 32"),
+        (["fill", "BERT", "x" * 32 + "<mask>"], 1, "has 35 tokens, but the model's context length is 32"),
         (["fill", "GPT", "<mask>"], 1, "holds a CrateForCausalLM; crate fill takes a masked language model"),
         (["fill", "BERT", "<mask>", "--top", "0"], 2, "--top"),
         (["perplexity", "BERT"], 1, "crate perplexity takes a causal language model"),
         (["perplexity", "SAVED"], 1, "is a saved model, not a run; say with --data"),
         (["perplexity", "SAVED", "--data", "rows.jsonl", "--baseline"], 1, "--baseline counts the training text"),
-        (["perplexity", "GPT", "--data", "binary.txt"], 1, "binary.txt is no plain text"),
+        (["perplexity", "GPT", "--data", "binary.txt"], 1, "binary.txt is not plain text"),
         (["perplexity", "GPT", "--data", "latin.txt"], 1, "latin.txt is not UTF-8"),
         (["perplexity", "GPT", "--data", "empty.txt"], 1, "has no text"),
         (["perplexity", "GPT", "--data", "no-such-file.txt"], 1, "no-such-file.txt"),
         (["perplexity", "GPT", "--data", "rows.jsonl", "--text-column", "txt"], 1, "has no column 'txt' (text_column)"),
-        (["perplexity", "GPT", "--data", "rows.jsonl", "--text-column", "other"], 1, "holds no text"),
+        (["perplexity", "GPT", "--data", "rows.jsonl", "--text-column", "other"], 1, "does not hold text"),
         (["perplexity", "GPT", "--data", "rows.jsonl", "--split", "test"], 1, "has no test split"),
         (["perplexity", "GPT", "--data", "rows.jsonl", "--separate", "page"], 1, "unknown way to separate"),
         (["perplexity", "GPT", "--separate", "line"], 1, "say how --data is read"),
@@ -364,10 +364,10 @@ def places(gpt, bert, tmp_path):
         (["perplexity", "GPT", "--generated"], 1, "--generated goes with --lambada"),
         (["perplexity", "GPT", "--lambada", "rows.jsonl", "--baseline"], 1, "--baseline does not go with --lambada"),
         (["perplexity", "GPT", "--lambada", "short.jsonl"], 1, "text 1 has fewer than two words"),
-        (["perplexity", "GPT", "--lambada", "binary.txt"], 1, "binary.txt is no plain text"),
+        (["perplexity", "GPT", "--lambada", "binary.txt"], 1, "binary.txt is not plain text"),
         (["perplexity", "GPT", "--lambada", "gone.jsonl"], 1, "gone.jsonl"),
         (["evaluate", "GPT", "--split", "tset"], 1, "did you mean 'test'"),
-        (["evaluate", "BERT", "--data", "binary.txt"], 1, "is no plain text"),
+        (["evaluate", "BERT", "--data", "binary.txt"], 1, "is not plain text"),
         (["evaluate", "GPT", "--real", "real.json"], 1, "--real is for ImageNet"),
         (["evaluate", "BERT", "--baseline"], 1, "--baseline is for runs on labelled sentences"),
         (["glue", "BERT", "--data", "nowhere"], 1, "--data nowhere: no such folder"),

@@ -9,9 +9,19 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from codingrate.data import Augment, BatchAugment, collate, load_images, torch_dataset
+from codingrate.models import CrateConfig, CrateForImageClassification
 from tests.data.conftest import _private_cache  # noqa: F401  (an autouse fixture)
 
 GREY = Augment(image_size=8, channels=1, crop="resize", flip=0)
+RGB = Augment(image_size=7, crop="resize")
+
+
+def tiny(**fields):
+    base = {
+        "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3,
+        "image_size": 8, "patch_size": 4, "num_channels": 1, "num_labels": 10,
+    }  # fmt: skip
+    return CrateForImageClassification(CrateConfig(**{**base, **fields}))
 
 
 class Linear(nn.Module):

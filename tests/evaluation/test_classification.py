@@ -7,23 +7,12 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss, top_k_accuracy_score
 
-from codingrate.data import Augment, load_images
+from codingrate.data import load_images
 from codingrate.errors import CrateError
 from codingrate.evaluation import classify
-from codingrate.models import CrateConfig, CrateForImageClassification
 from tests.data.conftest import write_classes
 
-from .conftest import GREY, Fixed, Linear, answers, one_hot
-
-RGB = Augment(image_size=7, crop="resize")
-
-
-def tiny(**fields):
-    base = {
-        "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3,
-        "image_size": 8, "patch_size": 4, "num_channels": 1, "num_labels": 10,
-    }  # fmt: skip
-    return CrateForImageClassification(CrateConfig(**{**base, **fields}))
+from .conftest import GREY, RGB, Fixed, Linear, answers, one_hot, tiny
 
 
 @pytest.mark.parametrize("split", ["test", "train"])

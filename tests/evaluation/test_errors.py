@@ -9,8 +9,7 @@ from codingrate.data import Augment, load_images
 from codingrate.errors import CrateError
 from codingrate.evaluation import classify
 
-from .conftest import GREY, Fixed, Linear
-from .test_classification import tiny
+from .conftest import GREY, Fixed, Linear, tiny
 
 
 def refused(match, model, data, augment=GREY, **kwargs):

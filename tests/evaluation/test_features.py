@@ -1,4 +1,4 @@
-"""Features row by row, and a cache that is used when it may be and only then."""
+"""Features against the model's own, and a cache that is used only if nothing has changed."""
 
 import dataclasses
 import json
@@ -16,8 +16,7 @@ from codingrate.evaluation import extract_features, pixel_features
 from codingrate.models import CrateConfig, CrateForMaskedAutoencoding
 from tests.data.conftest import picture, write_classes
 
-from .conftest import GREY
-from .test_classification import RGB, tiny
+from .conftest import GREY, RGB, tiny
 
 
 class Map(nn.Module):
@@ -180,7 +179,7 @@ def other_key(path):
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
-        ("values.npy", cut), ("values.npy", flip), ("values.npy", os.remove), ("values.npy", blank),
+        ("values.bin", cut), ("values.bin", flip), ("values.bin", os.remove), ("values.bin", blank),
         ("labels.npy", cut), ("labels.npy", flip), ("features.json", cut), ("features.json", os.remove),
         ("features.json", other_key), ("features.json", lambda path: path.write_text("[]")),
     ],
@@ -247,7 +246,7 @@ def refused(match, model, data, augment=GREY, **options):
 
 
 def test_what_cannot_be_extracted_is_refused(digits, tmp_path):
-    refused("a Linear gives no features of images", nn.Linear(3, 2), digits)
+    refused("a Linear computes no image features", nn.Linear(3, 2), digits)
     refused("num_channels=1", tiny(), digits, dataclasses.replace(GREY, channels=3))
     refused("unknown split 'tset'", Map(), digits, split="tset")
     refused("batch_size 0", Map(), digits, batch_size=0)
@@ -256,7 +255,7 @@ def test_what_cannot_be_extracted_is_refused(digits, tmp_path):
     nn.init.constant_(diverged.map.bias, torch.nan)
     refused("not finite", diverged, digits)
     diverged.features = lambda pixels: pixels
-    refused(r"gives features \(256, 1, 8, 8\); expected \(256, width\)", diverged, digits)
+    refused(r"returned features of shape \(256, 1, 8, 8\); expected \(256, width\)", diverged, digits)
     (tmp_path / "file").touch()
     refused("cannot write .*file.*give another folder", Map(), digits, cache=tmp_path / "file", limit=3)
     stream = load_images("digits", streaming=True)

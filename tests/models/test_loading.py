@@ -89,18 +89,17 @@ def test_bodies_that_do_not_fit():
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_the_image_processor_of_a_recipe(channels, tmp_path):
-    config = toys.vision(num_channels=channels)
-    plain = image_processor(config)
+    plain = image_processor((12, 20), channels)
     assert list(plain.image_mean) == (list(IMAGENET_MEAN) if channels == 3 else [0.5])
-    assert dict(plain.size) == {"shortest_edge": round(max(config.image_sides) * 256 / 224)}
+    assert dict(plain.size) == {"shortest_edge": round(20 * 256 / 224)}
     assert plain.resample == Resampling.BILINEAR
     mean, std = [0.1] * channels, [0.6] * channels
-    given = {"mean": mean, "std": std, "image_size": 12, "interpolation": "bicubic"}
-    image_processor(config, **given, crop="resize").save_pretrained(tmp_path)
+    given = {"channels": channels, "mean": mean, "std": std, "interpolation": "bicubic"}
+    image_processor(12, **given, crop="resize").save_pretrained(tmp_path)
     resized = AutoImageProcessor.from_pretrained(tmp_path)
     assert (list(resized.image_mean), list(resized.image_std), resized.do_center_crop) == (mean, std, False)
     assert dict(resized.size) == {"height": 12, "width": 12}
     assert resized.resample == Resampling.BICUBIC
-    cropped = image_processor(config, **given, ratio=1.25)
+    cropped = image_processor(12, **given, ratio=1.25)
     assert dict(cropped.size) == {"shortest_edge": 15}
     assert dict(cropped.crop_size) == {"height": 12, "width": 12}

@@ -56,7 +56,7 @@ def test_a_batch_with_nothing_readable_makes_no_step_of_the_data(tmp_path):
 def test_too_many_corrupt_images(tmp_path):
     data = write_classes(tmp_path / "data", {"ape": 10, "bee": 12})
     damage(data, 4)
-    said = refused("images cannot be read, where a share of 0.01 may", attempt, tmp_path, data)
+    said = refused("images cannot be read, but only a share of 0.01 is allowed", attempt, tmp_path, data)
     assert str(data) in said
 
 
@@ -90,7 +90,7 @@ def test_missing_folder(tmp_path):
 def test_empty_class(tmp_path):
     data = write_classes(tmp_path / "data", {"ape": 3, "bee": 3})
     (data / "cat").mkdir()
-    refused("cat holds no images", attempt, tmp_path, data)
+    refused("cat has no images", attempt, tmp_path, data)
 
 
 def test_one_class_only(tmp_path):

@@ -188,8 +188,8 @@ def test_nothing_is_said_of_a_teacher_that_is_well(tmp_path, caplog):
     [
         ({"views.local_size": 10}, "views.local_size 10 is larger than augment.image_size 8"),
         ({"views.local_size": 3}, "views.local_size 3 is not divisible by patch_size 2"),
-        ({"views.local_count": -1}, "views.local_count must not be negative"),
-        ({"views.global_scale": [0.5, 0.2]}, "views.global_scale must be"),
+        ({"views.local_count": -1}, "views.local_count: input should be greater than or equal to 0"),
+        ({"views.global_scale": [0.5, 0.2]}, "views.global_scale: the lower bound must not exceed"),
         ({"distil.momentum": 1.5}, "distil.momentum is 1.5"),
         ({"distil.student_temperature": 0}, "distil.student_temperature is 0"),
         ({"run.ema": 0.9}, "run.ema and run.fsdp do not go with task: distillation"),

@@ -14,7 +14,7 @@ import yaml
 from torch import nn
 from transformers import AutoModelForImageClassification, TrainerCallback
 
-from codingrate.data.decode import decode_image
+from codingrate.data import decode_image
 from codingrate.evaluation import classify
 from codingrate.inspection import layerwise
 from codingrate.models import CrateForImageClassification

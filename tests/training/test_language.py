@@ -184,7 +184,7 @@ def test_resumed_is_uninterrupted_and_learns_no_tokenizer_anew(tmp_path, task, m
     def again(*_):
         raise AssertionError("learnt again")
 
-    monkeypatch.setattr("codingrate.data.tokenizers._learn", again)
+    monkeypatch.setattr("codingrate.data.tokenizers._train", again)
     run_text(tmp_path / "killed", task, changes, resume=True)
     assert_same(saved(tmp_path / "whole"), saved(tmp_path / "killed"))
     assert measured(tmp_path / "whole") == measured(tmp_path / "killed")
@@ -246,14 +246,14 @@ def test_bad_text_and_models_are_refused(tmp_path, task):
             ("too few for a block", {"data.name": str(tmp_path / "short.txt"), "text.block": 64}),
             ("no such file or folder", {"data.name": str(tmp_path / "nowhere" / "text.txt")}),
             (
-                "text_column 'text' goes with tables",
+                "`text_column` is for tables (got 'text')",
                 {"data.name": str(tmp_path / "short.txt"), "text.text_column": "text"},
             ),
             (f"task: {task} needs a model such as", {"model.name": other}),
             (f"task: {task} needs a model such as", {"model.name": "crate-tiny-patch16-224", "model.config": {}}),
             ("cannot load the tokenizer", {"text.tokenizer": "nobody/nothing"}),
             ("no such tokenizer folder", {"text.tokenizer": "/nowhere"}),
-            ("vocab_size 20 is too small", {"text.tokenizer": "bpe", "text.vocab_size": 20}),
+            ("`vocab_size` must be at least", {"text.tokenizer": "bpe", "text.vocab_size": 20}),
             ("set vocab_size to", {"model.config.vocab_size": 100}),
             ("positions for 8 tokens; lower text.block", {"model.config.max_position_embeddings": 8}),
             ("give data.name or --data", {"data.name": "???"}),

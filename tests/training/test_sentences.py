@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from codingrate.data import SentenceRows, load_sentences
+from codingrate.data import SentenceDataset, load_sentences
 from codingrate.evaluation.glue import score_sentences
 from codingrate.inspection import layerwise
 from codingrate.training import load_weights, saved_model
@@ -76,7 +76,7 @@ def test_the_figures_are_those_of_evaluation(tmp_path, films, body):
     result = tuned(tmp_path / "run", films, {"model.from": str(body), "model.config": {}, "schedule.epochs": 1})
     data = load_sentences(films)
     tokenizer = AutoTokenizer.from_pretrained(saved_model(tmp_path / "run", "last"))
-    rows = SentenceRows(data.validation["validation"], data.columns, tokenizer, 16, data.label_column)
+    rows = SentenceDataset(data.validation["validation"], data.columns, tokenizer, 16, data.label_column)
     found = score_sentences(load_weights(str(saved_model(tmp_path / "run", "last"))), rows, ["accuracy"], batch_size=7)
     assert result.metrics["accuracy"] == pytest.approx(found["accuracy"], abs=1e-9)
     assert result.metrics["loss"] == pytest.approx(found["loss"], rel=1e-5)
@@ -92,7 +92,7 @@ def test_a_glue_task_is_measured_its_own_way(tmp_path):
     assert result.model.config.id2label == {0: "not_equivalent", 1: "equivalent"}
     best = max(line["eval_f1"] for line in lines(tmp_path / "run", "evaluation"))
     data = load_sentences("mrpc", path=folder)
-    rows = SentenceRows(
+    rows = SentenceDataset(
         data.validation["validation"], data.columns, AutoTokenizer.from_pretrained(tmp_path / "run" / "tokenizer"), 48
     )
     found = score_sentences(load_weights(str(saved_model(tmp_path / "run", "best"))), rows, ["f1"])
@@ -108,7 +108,7 @@ def test_numbers(tmp_path):
     losses = [line["loss"] for line in lines(tmp_path / "run", "training")]
     assert losses[-1] < losses[0]
     words = write_csv(tmp_path / "words.csv", ["sentence", "label"], [(f"sentence {i}", "much") for i in range(40)])
-    refused("is no number", tuned, tmp_path / "a", str(words), {"text.regression": True})
+    refused("is not a number", tuned, tmp_path / "a", str(words), {"text.regression": True})
 
 
 def test_two_development_sets_are_told_apart(tmp_path):
@@ -173,7 +173,7 @@ def test_bad_data_and_models_are_refused(tmp_path, films, body):
                 films,
                 {"model.name": "crate-tiny-patch16-224", "model.config": {}},
             ),
-            ("max_length is 2", films, {"text.max_length": 2}),
+            ("`max_length` is 2", films, {"text.max_length": 2}),
             ("width cannot change", films, {**start, "model.config": {"hidden_size": 64}}),
             ("give data.name or --data", "???", {}),
             ("give model.from=RUN", films, {"model.from": "???"}),

@@ -9,9 +9,7 @@ import torch.nn.functional as F
 from PIL import Image
 from transformers import AutoImageProcessor, pipeline
 
-from codingrate.data import BatchAugment
-from codingrate.data.crops import crop_for_evaluation
-from codingrate.data.decode import decode_image
+from codingrate.data import BatchAugment, crop_for_evaluation, decode_image
 from codingrate.models import CrateForImageClassification, create_model, load_released
 from codingrate.training import build_classifier, load_weights, saved_model
 from codingrate.training.tasks import load_data

@@ -138,7 +138,7 @@ class CratePreTrainedModel(PreTrainedModel):
         """Save weights and config, and for vision models the image processor that pipelines look for."""
         super().save_pretrained(save_directory, *args, **kwargs)
         if self.config.modality == "vision" and kwargs.get("is_main_process", True):
-            image_processor(self.config).save_pretrained(save_directory)
+            image_processor(self.config.image_sides, self.config.num_channels).save_pretrained(save_directory)
 
 
 def _gaps(layer: nn.Module) -> dict[str, Tensor]:

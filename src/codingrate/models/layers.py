@@ -42,8 +42,9 @@ class EncoderLayer(Layer):
         self.normalized_skip = config.skip == "normalized"
         self.norm_first = config.norm == "pre"
         self.attention_norm = nn.LayerNorm(d, eps=eps)
-        self.attention = ATTENTION.create(config.attention, config.attention_spec)
-        self.sparsifier = SPARSIFIERS.create(config.sparsifier, config.sparsifier_spec)
+        attention, sparsifier = config.attention_spec, config.sparsifier_spec
+        self.attention = ATTENTION.create(config.attention, attention)
+        self.sparsifier = SPARSIFIERS.create(config.sparsifier, sparsifier)
         self.sparsifier_norm = nn.LayerNorm(d, eps=eps) if self.sparsifier.uses_norm else nn.Identity()
 
     def forward(

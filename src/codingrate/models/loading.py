@@ -34,6 +34,8 @@ def load_model(source: str | Path) -> CratePreTrainedModel:
     try:
         config = AutoConfig.from_pretrained(str(source))
     except (OSError, ValueError) as error:
+        if path.is_dir():
+            raise CrateError(f"{path / 'config.json'}: the file cannot be read; save the model again") from error
         raise CrateError(f"{source}: is no checkpoint file, saved model or reachable hub id") from error
     name = (config.architectures or [None])[0]
     if config.model_type != CrateConfig.model_type or name not in models.__all__:

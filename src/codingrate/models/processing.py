@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from .config import CrateConfig
+    pass
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 def image_processor(
-    config: CrateConfig,
+    image_size: int | tuple[int, int],
+    channels: int = 3,
     *,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-    image_size: int | None = None,
     interpolation: str | None = None,
     crop: Literal["center", "resize"] = "center",
     ratio: float = 256 / 224,
@@ -25,10 +25,10 @@ def image_processor(
     """Return the evaluation transform of a model as an image processor, which pipelines apply.
 
     Args:
-        config: Config of a vision model; it gives the number of channels.
+        image_size: Height and width of the images the model reads, or one number for both.
+        channels: Number of channels.
         mean: Mean of each channel. Default: ImageNet's for three channels, ½ otherwise.
         std: Standard deviation of each channel. Default: ImageNet's for three channels, ½ otherwise.
-        image_size: Side of the square images the model reads. Default: the config's height and width.
         interpolation: Name of a PIL resampling filter, such as "bicubic". Default: "bilinear".
         crop: "center" resizes the short side to `ratio` times the image size and crops the center (the paper's
             transform); "resize" resizes the whole image to the image size.
@@ -37,10 +37,10 @@ def image_processor(
     from PIL.Image import Resampling
     from transformers import ViTImageProcessorPil
 
-    height, width = config.image_sides if image_size is None else (image_size, image_size)
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
     sides = {"height": height, "width": width}
-    rgb = config.num_channels == 3
-    half = [0.5] * config.num_channels
+    rgb = channels == 3
+    half = [0.5] * channels
     return ViTImageProcessorPil(
         size={"shortest_edge": round(max(height, width) * ratio)} if crop == "center" else sides,
         crop_size=sides,
