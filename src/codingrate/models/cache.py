@@ -7,6 +7,7 @@ an empty `DynamicCache` or `StaticCache`, created by `generate` or by the caller
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ class _OneTensor:
 
     keys: Tensor
     is_initialized: bool
+    lazy_initialization: Callable[[Tensor, Tensor], None]
+    store: Callable[[Tensor], None]
 
     @property
     def values(self) -> Tensor:
@@ -48,22 +51,22 @@ class _OneTensor:
         if self.is_initialized:
             self.keys = self.keys.repeat_interleave(repeats, dim=0)
 
-    def check_shared(self, key: Tensor, value: Tensor) -> None:
-        """Raise an error for a model whose values are not its keys."""
-        if value is not key:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Store w of the new tokens; return all of w as key and value."""
+        if value_states is not key_states:
             raise CrateError("this cache holds one tensor per layer, for attention 'mssa'; use a new cache per model")
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.store(key_states)
+        return self.keys, self.keys
 
 
 class DynamicProjectionLayer(_OneTensor, DynamicLayer):  # type: ignore[misc]
     """w of all tokens so far, growing with every step."""
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append w of the new tokens; return w of all tokens as key and value."""
-        self.check_shared(key_states, value_states)
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        self.keys = torch.cat([self.keys, key_states], dim=-2)
-        return self.keys, self.keys
+    def store(self, w: Tensor) -> None:
+        """Append w of the new tokens."""
+        self.keys = torch.cat([self.keys, w], dim=-2)
 
 
 class StaticProjectionLayer(_OneTensor, StaticLayer):  # type: ignore[misc]
@@ -71,16 +74,11 @@ class StaticProjectionLayer(_OneTensor, StaticLayer):  # type: ignore[misc]
 
     cumulative_length: Tensor  # type: ignore[assignment]
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write w of the new tokens to their positions; return the whole memory as key and value."""
-        self.check_shared(key_states, value_states)
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        count = key_states.shape[-2]
-        positions = torch.arange(count, device=self.keys.device) + self.cumulative_length
-        self.cumulative_length.add_(count)  # in place: a compiled step knows it by its address
-        self.keys.index_copy_(2, positions, key_states)
-        return self.keys, self.keys
+    def store(self, w: Tensor) -> None:
+        """Write w of the new tokens to their positions."""
+        positions = torch.arange(w.shape[-2], device=self.keys.device) + self.cumulative_length
+        self.cumulative_length.add_(w.shape[-2])  # in place: a compiled step knows it by its address
+        self.keys.index_copy_(2, positions, w)
 
 
 def use_projection_layers(cache: Cache) -> None:
@@ -127,8 +125,7 @@ class LayerCache:
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append keys and values (batch, K, n, p) of the new tokens; return those of all tokens."""
-        keys, values = self.cache.update(key, value, self.index)
-        return keys, values
+        return self.cache.update(key, value, self.index)
 
 
 def cache_bytes(cache: Cache) -> int:

@@ -246,11 +246,6 @@ class CrateConfig(PreTrainedConfig):
         return self.num_channels * self.patch_size**2
 
     @property
-    def pooled_queries(self) -> int | None:
-        """Number of tokens from the front that a classifier reads of its last layer, or None for all."""
-        return 1 if self.pooling == "class" else None
-
-    @property
     def attention_spec(self) -> AttentionSpec:
         """Settings of the attention operators."""
         return AttentionSpec(

@@ -34,6 +34,8 @@ _HEADS = {192: 3, 384: 6, 576: 12, 768: 12, 1024: 16}
 """Number of subspaces K of the published sizes, by width d."""
 _STEP_SIZE = 0.1
 """Step η of every released model."""
+_ISTA = {"sparsifier_norm.*": "norm.*", "sparsifier.dictionary": "fn.weight"}
+_CLASS_TOKEN = {f"{EMBEDDING}class_token": "cls_token"}
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,6 @@ class Family:
     """Regular expression of keys that the released forward pass never reads."""
 
 
-_ISTA = {"sparsifier_norm.*": "norm.*", "sparsifier.dictionary": "fn.weight"}
-_CLASS_TOKEN = {f"{EMBEDDING}class_token": "cls_token"}
 _HEAD = {"head_norm": "mlp_head.0", "head": "mlp_head.1"}
 _STEM = {
     f"{EMBEDDING}{ours}": f"to_patch_embedding.{i}" for i, ours in enumerate(("patch_norm", "project", "token_norm"), 1)

@@ -35,12 +35,6 @@ def check_bases(bases: Tensor, z: Tensor | None = None) -> Tensor:
     return bases
 
 
-def check_eps(eps: float) -> None:
-    """Raise an error unless the quantization precision ε is positive."""
-    if not eps > 0:
-        raise CrateError(f"eps must be positive, got {eps}")
-
-
 def check_memberships(memberships: Tensor, z: Tensor) -> Tensor:
     """Check memberships (..., K, n), soft or Boolean; return them in the dtype of the tokens z."""
     shape = tuple(memberships.shape)

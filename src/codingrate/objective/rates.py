@@ -13,11 +13,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from codingrate.errors import unknown_name
+from codingrate.errors import CrateError, unknown_name
 
 from ._tensors import (
     check_bases,
-    check_eps,
     check_memberships,
     check_tokens,
     full_precision,
@@ -30,7 +29,8 @@ from .sparsity import NORMS
 
 def rate_scale(n: int, dim: int, eps: float) -> float:
     """Compute dim/(n ε²): the paper's α for dim = d, its β for dim = p."""
-    check_eps(eps)
+    if not eps > 0:
+        raise CrateError(f"eps must be positive, got {eps}")
     return dim / (n * eps**2)
 
 
