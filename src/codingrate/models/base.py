@@ -171,7 +171,6 @@ class CrateModel(CratePreTrainedModel):
         return embedding.project if isinstance(embedding, PatchEmbedding) else embedding.words
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the word embedding, or the patch projection."""
         setattr(self.embedding, "project" if self.config.modality == "vision" else "words", value)
 
     @can_return_tuple

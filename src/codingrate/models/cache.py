@@ -38,16 +38,13 @@ class _OneTensor:
         """Ignore the value: the layers of transformers set keys and values in turn."""
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Select the sequences of the beams that continue."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Select sequences by index."""
         if self.is_initialized:
             self.keys = self.keys.index_select(0, indices.to(self.keys.device))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every sequence."""
         if self.is_initialized:
             self.keys = self.keys.repeat_interleave(repeats, dim=0)
 
@@ -124,7 +121,6 @@ class LayerCache:
     past_length: int | Tensor
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values (batch, K, n, p) of the new tokens; return those of all tokens."""
         return self.cache.update(key, value, self.index)
 
 

@@ -80,7 +80,6 @@ class Prototypes(nn.Module):
             self.gain = nn.Parameter(gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map vectors (..., b) to scores (..., P)."""
         return F.linear(x, self.gain * F.normalize(self.direction, dim=1))
 
     def extra_repr(self) -> str:
@@ -104,18 +103,12 @@ class ProjectionHead(nn.Module):
         d, released = config.hidden_size, config.projection_head == "released"
         hidden, out = (config.projection_hidden, config.projection_bottleneck) if released else (d, d)
         activation = nn.GELU if released else nn.ReLU
-        self.layers = nn.Sequential(
-            ProjectionLayer(d, hidden),
-            activation(),
-            ProjectionLayer(hidden, hidden),
-            activation(),
-            ProjectionLayer(hidden, out),
-        )
+        first, second, third = (ProjectionLayer(*widths) for widths in ((d, hidden), (hidden, hidden), (hidden, out)))
+        self.layers = nn.Sequential(first, activation(), second, activation(), third)
         self.prototypes = Prototypes(config) if released else None
         self.outputs = config.prototypes if released else d
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map features (..., d) to logits (..., P)."""
         y = self.layers(features)
         return y if self.prototypes is None else self.prototypes(F.normalize(y, dim=-1))
 

@@ -58,16 +58,14 @@ class _LanguageModel(_TextModel):
     head: nn.Linear
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the head."""
         return self.head
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the head."""
         self.head = new_embeddings  # type: ignore[assignment]
 
 
 class PredictionTransform(nn.Module):
-    """Linear map, GELU and LayerNorm before a tied head, as in RoBERTa; the published sizes include it."""
+    """Linear map, GELU and LayerNorm of tokens before a tied head, as in RoBERTa; the published sizes include it."""
 
     def __init__(self, config: CrateConfig) -> None:
         super().__init__()
@@ -75,7 +73,6 @@ class PredictionTransform(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.head_norm_eps)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Map tokens (batch, n, d) to tokens (batch, n, d)."""
         return self.norm(F.gelu(self.dense(z)))
 
 
@@ -162,9 +159,7 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
                 f"prompt of {input_ids_length} tokens and {max(length - input_ids_length, 1)} new ones exceed "
                 f"max_position_embeddings {positions}; shorten the prompt or lower max_new_tokens"
             )
-        super()._validate_generated_length(  # type: ignore[misc]
-            generation_config, input_ids_length, has_default_max_length
-        )
+        super()._validate_generated_length(generation_config, input_ids_length, has_default_max_length)  # type: ignore[misc]
 
 
 class CrateForSequenceClassification(_TextModel):

@@ -75,7 +75,7 @@ class EncoderLayer(Layer):
 
 
 class Synthesis(nn.Module):
-    """Y = Z Eᵀ with a synthesis dictionary E (d, d), which undoes the sparsification."""
+    """Y = Z Eᵀ of tokens (..., d) with a synthesis dictionary E (d, d), which undoes the sparsification."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -83,7 +83,6 @@ class Synthesis(nn.Module):
         nn.init.kaiming_uniform_(self.dictionary)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Map sparse tokens (..., d) to tokens (..., d)."""
         return F.linear(z, self.dictionary)
 
 

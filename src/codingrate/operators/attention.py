@@ -98,11 +98,8 @@ class _MultiHead(Attention):
     ) -> tuple[Tensor, Tensor | None]:
         """Compute softmax(scale · query keyᵀ) value; only `return_attention` holds the (tokens, tokens) matrix."""
         causal, dropout = self.spec.causal, self.spec.dropout if self.training else 0.0
-        from_start = isinstance(past, int) and past == 0
-        is_causal = causal and mask is None and not return_attention and from_start
-        pairs = None
-        if not is_causal:
-            pairs = attention_mask(query.shape[-2], key.shape[-2], causal, mask, query.device, past)
+        is_causal = causal and mask is None and not return_attention and isinstance(past, int) and past == 0
+        pairs = None if is_causal else attention_mask(query.shape[-2], key.shape[-2], causal, mask, query.device, past)
         if not return_attention:
             out = F.scaled_dot_product_attention(
                 query, key, value, attn_mask=pairs, dropout_p=dropout, is_causal=is_causal, scale=self.scale
@@ -243,19 +240,15 @@ class TSSA(SubspaceAttention):
         real = torch.ones_like(w[:, :1, :, :1]) if mask is None else mask[:, None, :, None].to(w.dtype)
         square = w.square() * real  # (batch, K, n, p); padding counts for nothing
         share = square / self._sum_tokens(square).clamp(min=1e-12)
-        if self.position_bias is not None:
-            share = share + self._bias(self.position_bias, w.shape[-2], mask)
+        if self.position_bias is not None and mask is None:
+            share = share + self.position_bias[:, : w.shape[-2]]
+        elif self.position_bias is not None and mask is not None:  # padding may come first
+            share = share + self.position_bias[:, (mask.cumsum(-1) - 1).clamp(min=0)].transpose(0, 1)
         membership = (share.sum(-1) * self.temperature).softmax(dim=1)[..., None] * real  # (batch, K, n, 1)
         moment = self._sum_tokens(membership * square) / (self._sum_tokens(membership) + 1e-8)
         out = -membership * w / (1 + moment)
         attention = torch.diag_embed(membership[..., 0])[:, :, :num_queries] if return_attention else None
         return out[:, :, :num_queries], attention
-
-    def _bias(self, table: Tensor, tokens: int, mask: Tensor | None) -> Tensor:
-        """Return the bias of every token, (K, n, 1), or (batch, K, n, 1) if padding may come first."""
-        if mask is None:
-            return table[:, :tokens]
-        return table[:, (mask.cumsum(-1) - 1).clamp(min=0)].transpose(0, 1)
 
     def _sum_tokens(self, x: Tensor) -> Tensor:
         """Sum over all tokens or, in the causal form, over those up to each one."""
