@@ -18,7 +18,7 @@ from transformers import (
 
 from codingrate import CrateError, load_released
 from codingrate.models import CrateForCausalLM, CrateForMaskedLM, CrateForSequenceClassification
-from codingrate.models.released import convert
+from codingrate.models.loading import convert
 
 GPT2 = {
     "n_embd": 14, "n_layer": 3, "n_head": 2, "vocab_size": 29, "n_positions": 13, "bos_token_id": 28,

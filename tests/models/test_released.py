@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 import codingrate
 from codingrate import CrateError, CrateForImageClassification, CrateForMaskedAutoencoding
 from codingrate.models.embedding import grid_sinusoids
-from codingrate.models.released import convert, load_released, plan_released
-from codingrate.models.released_families import ALPHA, CLASSIFIER, DEMO, MAE, MAE_CLASSIFIER
+from codingrate.models.loading import convert
+from codingrate.models.released import ALPHA, CLASSIFIER, DEMO, MAE, MAE_CLASSIFIER, load_released, plan_released
 
 from . import oracles_released as oracle
 from . import released_files as files

@@ -8,8 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from codingrate import CrateError
-from codingrate.models.released import load_released
-from codingrate.models.released_families import detect
+from codingrate.models.released import detect, load_released
 
 from .released_files import small_classifier, write
 

@@ -145,7 +145,7 @@ def convert(
 
     CRATE, CRATE-MAE and CRATE-alpha files, and folders of GPT-2 and RoBERTa, which become black-box twins.
     """
-    from ..models.released import convert as convert_file
+    from ..models.loading import convert as convert_file
 
     notes: list[str] = []
     settings = {"heads": heads, "sparsity": sparsity, "step_size": step_size}

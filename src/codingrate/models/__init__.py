@@ -18,23 +18,10 @@ if TYPE_CHECKING:
     from .released import load_released
 
 __all__ = [
-    "CrateConfig",
-    "CrateForCausalLM",
-    "CrateForImageClassification",
-    "CrateForMaskedAutoencoding",
-    "CrateForMaskedLM",
-    "CrateForSelfDistillation",
-    "CrateForSequenceClassification",
-    "CrateModel",
-    "CratePreTrainedModel",
-    "build_config",
-    "create_model",
-    "eval_mode",
-    "list_models",
-    "load_model",
-    "load_released",
-    "transfer_body",
-]
+    "CrateConfig", "CrateForCausalLM", "CrateForImageClassification", "CrateForMaskedAutoencoding", "CrateForMaskedLM",
+    "CrateForSelfDistillation", "CrateForSequenceClassification", "CrateModel", "CratePreTrainedModel", "build_config",
+    "create_model", "eval_mode", "list_models", "load_model", "load_released", "transfer_body",
+]  # fmt: skip
 
 _HOMES = {
     "autoencoder": ("CrateForMaskedAutoencoding",),

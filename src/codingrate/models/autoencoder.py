@@ -23,23 +23,11 @@ def kept_patches(patches: int, ratio: float) -> int:
 
 
 def random_mask(
-    batch: int,
-    patches: int,
-    ratio: float,
-    device: torch.device | None = None,
-    generator: torch.Generator | None = None,
+    batch: int, patches: int, ratio: float, device: torch.device | None = None, generator: torch.Generator | None = None
 ) -> Tensor:
     """Draw a mask (batch, N), True = removed, that removes exactly N − ⌊N(1 − ratio)⌋ patches of every image."""
     rank = torch.rand(batch, patches, device=device, generator=generator).argsort(dim=1).argsort(dim=1)
     return rank >= kept_patches(patches, ratio)
-
-
-def reconstruction_targets(patches: Tensor, normalize: bool) -> Tensor:
-    """Return the patches to reconstruct, each centered and scaled to unit variance if `normalize`."""
-    if not normalize:
-        return patches
-    mean, var = patches.mean(dim=-1, keepdim=True), patches.var(dim=-1, keepdim=True)
-    return (patches - mean) / (var + 1e-6).sqrt()
 
 
 class CrateForMaskedAutoencoding(CratePreTrainedModel):
@@ -102,7 +90,7 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
         mask = self._check_mask(mask, patches)
 
         trace = self.crate.trace(output_hidden_states, output_attentions)
-        z = trace.run(self.crate.layers, trace.start(self.encode(patches, mask, grid)))
+        z = trace.run(self.crate.layers, self.encode(patches, mask, grid))
         z = self.enter_decoder(self.crate.norm(z), mask, grid)
         decoded = self.decoder_norm(trace.run(self.decoder_layers, z))
         reconstruction = self.leave_decoder(decoded, grid)
@@ -175,8 +163,10 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
 
     def patch_errors(self, patches: Tensor, reconstruction: Tensor) -> Tensor:
         """Compute the mean squared error per pixel of every patch, (batch, N)."""
-        targets = reconstruction_targets(patches, self.config.normalize_pixels)
-        return (reconstruction - targets).square().mean(dim=-1)
+        if self.config.normalize_pixels:
+            mean, var = patches.mean(dim=-1, keepdim=True), patches.var(dim=-1, keepdim=True)
+            patches = (patches - mean) / (var + 1e-6).sqrt()
+        return (reconstruction - patches).square().mean(dim=-1)
 
     def image(self, reconstruction: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         """Convert patches to images (batch, channels, height, width), normalized like the input."""

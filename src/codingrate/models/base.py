@@ -160,12 +160,9 @@ class CrateModel(CratePreTrainedModel):
 
     def __init__(self, config: CrateConfig) -> None:
         super().__init__(config)
-        self.embedding: PatchEmbedding | TextEmbedding = (
-            PatchEmbedding(config) if config.modality == "vision" else TextEmbedding(config)
-        )
+        self.embedding = PatchEmbedding(config) if config.modality == "vision" else TextEmbedding(config)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
-        norm = nn.LayerNorm(config.hidden_size, eps=config.head_norm_eps) if config.final_norm else nn.Identity()
-        self.norm = norm
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.head_norm_eps) if config.final_norm else nn.Identity()
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -174,7 +171,6 @@ class CrateModel(CratePreTrainedModel):
         return embedding.project if isinstance(embedding, PatchEmbedding) else embedding.words
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the word embedding, or the patch projection."""
         setattr(self.embedding, "project" if self.config.modality == "vision" else "words", value)
 
     @can_return_tuple
@@ -213,22 +209,24 @@ class CrateModel(CratePreTrainedModel):
             z = self.embedding(pixel_values)
         else:
             past_length = cached_length(cache)
-            z = self.embedding(
-                input_ids,
-                inputs_embeds=inputs_embeds,
-                position_ids=position_ids,
-                token_type_ids=token_type_ids,
-                attention_mask=attention_mask,
-                past_length=past_length,
-            )
+            z = self.embedding(input_ids, inputs_embeds, position_ids, token_type_ids, attention_mask, past_length)
             mask = _boolean_mask(attention_mask, z, past_length)
             if cache is not None:
                 caches = [LayerCache(cache, index, past_length) for index in range(len(self.layers))]
                 if mask is None or mask.ndim == 2:
                     mask = cached_attention_mask(cache, past_length, mask, z.shape[1], z.device)
-        z = trace.run(self.layers, trace.start(z), mask, num_queries, caches)
+        z = trace.run(self.layers, z, mask, num_queries, caches)
         returned_cache = None if use_cache is False else cache
         return CrateModelOutput(last_hidden_state=self.norm(z), past_key_values=returned_cache, **trace.outputs())
+
+    def pooled(self, pixel_values: Tensor | None, **kwargs: Any) -> tuple[CrateModelOutput, Tensor]:
+        """Run the body on images; return its output, and the class token or the mean of all tokens, (batch, d).
+
+        The last layer computes only the tokens that are read, unless a trace is requested.
+        """
+        first = self.config.pooling == "class"
+        body = self(pixel_values, return_dict=True, num_queries=1 if first else None, **kwargs)
+        return body, body.last_hidden_state[:, 0] if first else body.last_hidden_state.mean(dim=1)
 
     def prepare_cache(self, cache: Cache | None, use_cache: bool | None) -> Cache | None:
         """Return the cache that was passed, a new one if `use_cache` asks for it, or None."""

@@ -7,6 +7,7 @@ an empty `DynamicCache` or `StaticCache`, created by `generate` or by the caller
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ class _OneTensor:
 
     keys: Tensor
     is_initialized: bool
+    lazy_initialization: Callable[[Tensor, Tensor], None]
+    store: Callable[[Tensor], None]
 
     @property
     def values(self) -> Tensor:
@@ -35,35 +38,32 @@ class _OneTensor:
         """Ignore the value: the layers of transformers set keys and values in turn."""
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Select the sequences of the beams that continue."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Select sequences by index."""
         if self.is_initialized:
             self.keys = self.keys.index_select(0, indices.to(self.keys.device))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every sequence."""
         if self.is_initialized:
             self.keys = self.keys.repeat_interleave(repeats, dim=0)
 
-    def check_shared(self, key: Tensor, value: Tensor) -> None:
-        """Raise an error for a model whose values are not its keys."""
-        if value is not key:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Store w of the new tokens; return all of w as key and value."""
+        if value_states is not key_states:
             raise CrateError("this cache holds one tensor per layer, for attention 'mssa'; use a new cache per model")
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.store(key_states)
+        return self.keys, self.keys
 
 
 class DynamicProjectionLayer(_OneTensor, DynamicLayer):  # type: ignore[misc]
     """w of all tokens so far, growing with every step."""
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append w of the new tokens; return w of all tokens as key and value."""
-        self.check_shared(key_states, value_states)
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        self.keys = torch.cat([self.keys, key_states], dim=-2)
-        return self.keys, self.keys
+    def store(self, w: Tensor) -> None:
+        """Append w of the new tokens."""
+        self.keys = torch.cat([self.keys, w], dim=-2)
 
 
 class StaticProjectionLayer(_OneTensor, StaticLayer):  # type: ignore[misc]
@@ -71,16 +71,11 @@ class StaticProjectionLayer(_OneTensor, StaticLayer):  # type: ignore[misc]
 
     cumulative_length: Tensor  # type: ignore[assignment]
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write w of the new tokens to their positions; return the whole memory as key and value."""
-        self.check_shared(key_states, value_states)
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        count = key_states.shape[-2]
-        positions = torch.arange(count, device=self.keys.device) + self.cumulative_length
-        self.cumulative_length.add_(count)  # in place: a compiled step knows it by its address
-        self.keys.index_copy_(2, positions, key_states)
-        return self.keys, self.keys
+    def store(self, w: Tensor) -> None:
+        """Write w of the new tokens to their positions."""
+        positions = torch.arange(w.shape[-2], device=self.keys.device) + self.cumulative_length
+        self.cumulative_length.add_(w.shape[-2])  # in place: a compiled step knows it by its address
+        self.keys.index_copy_(2, positions, w)
 
 
 def use_projection_layers(cache: Cache) -> None:
@@ -126,9 +121,7 @@ class LayerCache:
     past_length: int | Tensor
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values (batch, K, n, p) of the new tokens; return those of all tokens."""
-        keys, values = self.cache.update(key, value, self.index)
-        return keys, values
+        return self.cache.update(key, value, self.index)
 
 
 def cache_bytes(cache: Cache) -> int:

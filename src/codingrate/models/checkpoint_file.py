@@ -1,4 +1,4 @@
-"""Checkpoint files: read them without running their code, build models from them, write model folders atomically."""
+"""Checkpoint files: read them without running their code, rename their tensors, build models from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from .._files import atomic_folder
 from ..errors import CrateError
 from .base import CratePreTrainedModel
 from .presets import build_config
@@ -27,11 +26,6 @@ _WRAPPERS = ("state_dict", "model")
 """Keys under which training scripts store the weights, beside optimizer, epoch and the like."""
 _PREFIXES = ("module.", "_orig_mod.")
 """Prefixes that data-parallel training and compilation add to every key."""
-_SAVED = re.compile(
-    r".*\.safetensors(\.index\.json)?|(config|preprocessor_config|generation_config)\.json"
-    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt|chat_template\.jinja"
-)
-"""Files that saving a model writes, and that a later save may replace."""
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -115,6 +109,31 @@ class Source:
     """Number of leading axes of length one."""
 
 
+def renamed(
+    names: Mapping[str, str],
+    ours: str = "",
+    theirs: str = "",
+    layers: int = 1,
+    transposed: bool = False,
+    leading: int = 0,
+) -> dict[str, Source]:
+    """Return the sources in a table of names, ours: theirs, which follow the prefixes `ours` and `theirs`.
+
+    `{}` stands for the index of a layer and `*` for both weight and bias. Several of their names, separated by spaces,
+    are concatenated.
+    """
+
+    def keys(pattern: str, i: int, kind: str) -> tuple[str, ...]:
+        return tuple(f"{theirs}{name}".format(i).replace("*", kind) for name in pattern.split())
+
+    return {
+        f"{ours}{name}".format(i).replace("*", kind): Source(keys(pattern, i, kind), transposed, leading)
+        for name, pattern in names.items()
+        for i in range(layers)
+        for kind in ("weight", "bias")
+    }
+
+
 @dataclass(frozen=True)
 class ImportPlan:
     """A checkpoint as one of our models: its class, its config fields, and the source of each parameter."""
@@ -176,30 +195,3 @@ def _float32(name: str, tensor: Tensor) -> Tensor:
     if not value.isfinite().all():
         raise CrateError(f"{name} holds NaN or infinity; the file is damaged")
     return value
-
-
-def check_destination(directory: Path, overwrite: bool) -> None:
-    """Raise an error for a folder that is not empty or, with `overwrite`, holds more than a saved model."""
-    if not directory.exists():
-        return
-    if not directory.is_dir():
-        raise CrateError(f"{directory}: is a file; give a folder")
-    if directory.resolve() == Path.cwd():  # the caller would be left in a folder that no longer exists
-        raise CrateError(f"{directory}: is the current folder; give another folder")
-    entries = sorted(entry.name for entry in directory.iterdir())
-    if entries and not overwrite:
-        raise CrateError(f"{directory}: is not empty; give another folder or overwrite=True")
-    if others := [name for name in entries if not _SAVED.fullmatch(name)]:
-        raise CrateError(f"{directory}: holds more than a saved model ({join_names(others)}); give another folder")
-
-
-def write_folder(directory: Path, save: Callable[[Path], None], overwrite: bool) -> None:
-    """Let `save` fill a temporary folder beside `directory`, which then replaces it as a whole."""
-    directory = directory.resolve()
-    check_destination(directory, overwrite)
-    with atomic_folder(directory) as draft:
-        try:
-            save(draft)
-        except SafetensorError as error:  # its own form of an OSError, such as a full disk
-            raise OSError(" ".join(str(error).split())) from error
-        check_destination(directory, overwrite)  # it may have been filled in the meantime

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import torch.nn.functional as F
@@ -27,35 +26,18 @@ class CrateForImageClassification(CratePreTrainedModel):
 
     def features(self, pixel_values: Tensor) -> Tensor:
         """Compute the input of the head (batch, d), which probes and neighbor search use as features."""
-        body = self.crate(pixel_values, return_dict=True, num_queries=self.config.pooled_queries)
-        return self.pool(body.last_hidden_state)
-
-    def pool(self, last_hidden_state: Tensor) -> Tensor:
-        """Pool tokens (batch, n, d) by class token or mean, and normalize them to (batch, d)."""
-        if self.config.pooling == "class":
-            return self.head_norm(last_hidden_state[:, 0])
-        return self.head_norm(last_hidden_state.mean(dim=1))
+        return self.head_norm(self.crate.pooled(pixel_values)[1])
 
     @can_return_tuple
     def forward(
-        self,
-        pixel_values: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | Collection[int] | None = None,
-        **_: Any,
+        self, pixel_values: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any
     ) -> CrateTaskOutput:
         """Map images (batch, channels, height, width) to logits (batch, classes).
 
-        `labels` are class indices (batch,) or, for mixed targets, distributions (batch, classes).
+        `labels` are class indices (batch,) or, for mixed targets, distributions (batch, classes). Other keywords, such
+        as `output_hidden_states`, are those of the body.
         """
-        body = self.crate(
-            pixel_values,
-            output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-            num_queries=self.config.pooled_queries,
-        )
-        logits = self.head(self.pool(body.last_hidden_state))
+        body, z = self.crate.pooled(pixel_values, **kwargs)
+        logits = self.head(self.head_norm(z))
         loss = None if labels is None else self.regularized(F.cross_entropy(logits, labels))
         return CrateTaskOutput.from_body(body, logits, loss)

@@ -246,37 +246,20 @@ class CrateConfig(PreTrainedConfig):
         return self.num_channels * self.patch_size**2
 
     @property
-    def pooled_queries(self) -> int | None:
-        """Number of tokens from the front that a classifier reads of its last layer, or None for all."""
-        return 1 if self.pooling == "class" else None
-
-    @property
     def attention_spec(self) -> AttentionSpec:
         """Settings of the attention operators."""
         return AttentionSpec(
-            dim=self.hidden_size,
-            heads=self.num_attention_heads,
-            head_dim=self.subspace_dim,
-            causal=self.causal,
-            scale=self.attention_scale,
-            eps=self.coding_precision,
-            projection_bias=self.projection_bias,
-            output_bias=self.output_bias,
+            dim=self.hidden_size, heads=self.num_attention_heads, head_dim=self.subspace_dim, causal=self.causal,
+            scale=self.attention_scale, eps=self.coding_precision, projection_bias=self.projection_bias,
+            output_bias=self.output_bias, orthonormal=self.orthogonality == "parametrize", dropout=self.dropout,
             max_tokens=self.max_position_embeddings if self.modality == "text" else 0,
-            orthonormal=self.orthogonality == "parametrize",
-            dropout=self.dropout,
-        )
+        )  # fmt: skip
 
     @property
     def sparsifier_spec(self) -> SparsifierSpec:
         """Settings of the sparsifiers."""
         return SparsifierSpec(
-            dim=self.hidden_size,
-            step_size=self.step_size,
-            sparsity=self.sparsity,
-            alpha=self.prox_alpha,
-            expansion=self.expansion,
-            activation=self.activation,
-            orthonormal=self.orthogonality == "parametrize",
+            dim=self.hidden_size, step_size=self.step_size, sparsity=self.sparsity, alpha=self.prox_alpha,
+            expansion=self.expansion, activation=self.activation, orthonormal=self.orthogonality == "parametrize",
             dropout=self.dropout,
-        )
+        )  # fmt: skip

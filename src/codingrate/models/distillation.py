@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -16,7 +16,7 @@ from ..errors import CrateError
 from .base import CrateModel, CratePreTrainedModel
 from .classifier import CrateForImageClassification
 from .config import CrateConfig
-from .outputs import CrateDistillationOutput, CrateModelOutput, CrateTaskOutput, can_return_tuple
+from .outputs import CrateDistillationOutput, CrateTaskOutput, can_return_tuple
 
 
 def teacher_log_probabilities(logits: Tensor, center: Tensor, temperature: float) -> Tensor:
@@ -80,7 +80,6 @@ class Prototypes(nn.Module):
             self.gain = nn.Parameter(gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map vectors (..., b) to scores (..., P)."""
         return F.linear(x, self.gain * F.normalize(self.direction, dim=1))
 
     def extra_repr(self) -> str:
@@ -104,18 +103,12 @@ class ProjectionHead(nn.Module):
         d, released = config.hidden_size, config.projection_head == "released"
         hidden, out = (config.projection_hidden, config.projection_bottleneck) if released else (d, d)
         activation = nn.GELU if released else nn.ReLU
-        self.layers = nn.Sequential(
-            ProjectionLayer(d, hidden),
-            activation(),
-            ProjectionLayer(hidden, hidden),
-            activation(),
-            ProjectionLayer(hidden, out),
-        )
+        first, second, third = (ProjectionLayer(*widths) for widths in ((d, hidden), (hidden, hidden), (hidden, out)))
+        self.layers = nn.Sequential(first, activation(), second, activation(), third)
         self.prototypes = Prototypes(config) if released else None
         self.outputs = config.prototypes if released else d
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map features (..., d) to logits (..., P)."""
         y = self.layers(features)
         return y if self.prototypes is None else self.prototypes(F.normalize(y, dim=-1))
 
@@ -129,7 +122,6 @@ class Branch(nn.Module):
 
     def __init__(self, config: CrateConfig) -> None:
         super().__init__()
-        self.config = config
         self.crate = CrateModel(config)
         # The paper does not say where its norm is; here it is where the classifier has it, before the head.
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.head_norm_eps) if config.head_norm else nn.Identity()
@@ -137,17 +129,7 @@ class Branch(nn.Module):
 
     def features(self, pixel_values: Tensor) -> Tensor:
         """Compute the input of the head, (batch, d)."""
-        return self.pool(self.body(pixel_values).last_hidden_state)
-
-    def body(self, pixel_values: Tensor | None, **options: Any) -> CrateModelOutput:
-        """Run the body; its last layer computes only the tokens that are read, unless a trace is requested."""
-        queries = self.config.pooled_queries
-        return cast(CrateModelOutput, self.crate(pixel_values, return_dict=True, num_queries=queries, **options))
-
-    def pool(self, last_hidden_state: Tensor | None) -> Tensor:
-        """Return the class token or the mean of all tokens, normalized, (batch, d)."""
-        z = cast(Tensor, last_hidden_state)
-        return self.norm(z[:, 0] if self.config.pooling == "class" else z.mean(dim=1))
+        return self.norm(self.crate.pooled(pixel_values)[1])
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """Map images (batch, channels, height, width) to logits (batch, P)."""
@@ -209,21 +191,18 @@ class CrateForSelfDistillation(CratePreTrainedModel):
         views: Sequence[Tensor] | None = None,
         student_temperature: float = 0.1,
         teacher_temperature: float = 0.04,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | Collection[int] | None = None,
-        **_: Any,
+        **kwargs: Any,
     ) -> CrateDistillationOutput | CrateTaskOutput:
         """Compute the loss of `views`, or the teacher's features of `pixel_values` as `logits` (batch, d).
 
         Each group of views has one size, (views, batch, channels, height, width), the global views first. The student's
         body processes one group at a time and its head all of them at once; the teacher processes the first group.
-        This updates neither the center nor the teacher.
+        This updates neither the center nor the teacher. Other keywords, such as `output_hidden_states`, are those of
+        the body.
         """
         if views is None:
-            body = self.teacher.body(
-                pixel_values, output_attentions=output_attentions, output_hidden_states=output_hidden_states
-            )
-            return CrateTaskOutput.from_body(body, self.teacher.pool(body.last_hidden_state))
+            body, z = self.teacher.crate.pooled(pixel_values, **kwargs)
+            return CrateTaskOutput.from_body(body, self.teacher.norm(z))
         batch = _check_views(views)
         features = torch.cat([self.student.features(group.flatten(0, 1)) for group in views])
         student = self.student.head(features).unflatten(0, (sum(map(len, views)), batch))

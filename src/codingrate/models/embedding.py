@@ -146,7 +146,6 @@ class TextEmbedding(nn.Module):
     def forward(
         self,
         input_ids: Tensor | None = None,
-        *,
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
         token_type_ids: Tensor | None = None,

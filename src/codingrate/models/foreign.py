@@ -16,13 +16,42 @@ from torch import Tensor
 
 from ..errors import CrateError, unknown_name
 from .base import CratePreTrainedModel
-from .checkpoint_file import ImportPlan, Report, Source, build_imported, read_tensors
+from .checkpoint_file import ImportPlan, Report, build_imported, read_tensors, renamed
 from .language import CrateForCausalLM, CrateForMaskedLM, CrateForSequenceClassification
 from .presets import BLACK_BOX
 
 _ACTIVATIONS = {  # name in transformers: ours
     **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu-tanh"),
+}
+
+_REQUIRED = {
+    "add_cross_attention": False, "is_decoder": False, "position_embedding_type": "absolute",
+    "scale_attn_by_inverse_layer_idx": False,
+}  # fmt: skip
+"""Settings of which a twin has only one value."""
+_SAME = (
+    "initializer_range", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
+    "max_position_embeddings", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id",
+)  # fmt: skip
+"""Settings that have the same name here."""
+
+_GPT2 = {"embedding.words.weight": "wte.weight", "embedding.positions.weight": "wpe.weight", "norm.*": "ln_f.*"}
+_GPT2_LAYER = {
+    "attention_norm.*": "ln_1.*", "attention.project.*": "attn.c_attn.*", "attention.output.*": "attn.c_proj.*",
+    "sparsifier_norm.*": "ln_2.*", "sparsifier.expand.*": "mlp.c_fc.*", "sparsifier.contract.*": "mlp.c_proj.*",
+}  # fmt: skip
+_ROBERTA = {
+    "words.weight": "word_embeddings.weight", "positions.weight": "position_embeddings.weight",
+    "types.weight": "token_type_embeddings.weight", "norm.*": "LayerNorm.*",
+}  # fmt: skip
+_ROBERTA_LAYER = {
+    "attention.project.*": "attention.self.query.* attention.self.key.* attention.self.value.*",
+    "attention.output.*": "attention.output.dense.*",
+    "attention_norm.*": "attention.output.LayerNorm.*",
+    "sparsifier.expand.*": "intermediate.dense.*",
+    "sparsifier.contract.*": "output.dense.*",
+    "sparsifier_norm.*": "output.LayerNorm.*",
 }
 
 
@@ -45,11 +74,10 @@ def _read_config(folder: Path) -> Any:
         raise CrateError("is a folder; give the file, or open a saved model by from_pretrained")
     if kind not in _PLANS:
         raise unknown_name("model_type", kind, _PLANS)
-    from transformers import GPT2Config, PreTrainedConfig, RobertaConfig
+    from transformers import CONFIG_MAPPING
 
-    configs: dict[str, type[PreTrainedConfig]] = {"gpt2": GPT2Config, "roberta": RobertaConfig}
     try:
-        return configs[kind].from_dict(settings)
+        return CONFIG_MAPPING[kind].from_dict(settings)
     except (StrictDataclassError, TypeError, ValueError) as error:
         raise CrateError(f"config.json: {error}") from error
 
@@ -74,9 +102,9 @@ def _common_fields(config: Any, dropout: tuple[str, ...], eps: float, report: Re
     """Return the config fields that both families share, given the names of their dropout rates and ε of LayerNorm."""
     d, inner = config.hidden_size, getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None)
     activation = getattr(config, "activation_function", None) or getattr(config, "hidden_act", None)
-    _require(config, "add_cross_attention", False)
-    _require(config, "is_decoder", False)
-    _require(config, "position_embedding_type", "absolute")
+    for name, only in _REQUIRED.items():
+        if (value := getattr(config, name, only)) != only:
+            raise CrateError(f"config.json: {name} is {value!r}; a twin has {only!r} only")
     if activation not in _ACTIVATIONS:
         raise CrateError(f"config.json: activation {activation!r} has no twin; known: {', '.join(_ACTIVATIONS)}")
     if inner is not None and inner % d:
@@ -85,43 +113,15 @@ def _common_fields(config: Any, dropout: tuple[str, ...], eps: float, report: Re
     rate = max(rates.values())
     if len(set(rates.values())) > 1:
         report(f"a twin has one dropout: took {rate:g} of {', '.join(f'{k} {v:g}' for k, v in rates.items())}")
-    same = (
-        "initializer_range", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
-        "max_position_embeddings", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id",
-    )  # fmt: skip
     return {
-        **BLACK_BOX,
-        **{name: getattr(config, name) for name in same},
-        "modality": "text",
-        "projection_bias": True,
-        "positions": "learned",
-        "initializer": "normal",
-        "expansion": 4 if inner is None else inner // d,
-        "activation": _ACTIVATIONS[activation],
-        "dropout": rate,
-        "layer_norm_eps": eps,
-        "head_norm_eps": eps,
-    }
-
-
-def _require(config: Any, name: str, only: object) -> None:
-    value = getattr(config, name, only)
-    if value != only:
-        raise CrateError(f"config.json: {name} is {value!r}; a twin has {only!r} only")
-
-
-def _pairs(names: Mapping[str, str], transposed: bool = False) -> dict[str, Source]:
-    """Return the sources of weight and bias of modules, given as ours: theirs."""
-    return {
-        f"{ours}.{kind}": Source((f"{theirs}.{kind}",), transposed)
-        for ours, theirs in names.items()
-        for kind in ("weight", "bias")
-    }
+        **BLACK_BOX, **{name: getattr(config, name) for name in _SAME}, "modality": "text", "projection_bias": True,
+        "positions": "learned", "initializer": "normal", "expansion": 4 if inner is None else inner // d,
+        "activation": _ACTIVATIONS[activation], "dropout": rate, "layer_norm_eps": eps, "head_norm_eps": eps,
+    }  # fmt: skip
 
 
 def _gpt2(config: Any, tensors: Mapping[str, Tensor], report: Report) -> ImportPlan:
     """Plan GPT-2: LayerNorm first, GELU by tanh, and linear maps stored (in, out)."""
-    _require(config, "scale_attn_by_inverse_layer_idx", False)
     fields = {
         **_common_fields(config, ("embd_pdrop", "attn_pdrop", "resid_pdrop"), config.layer_norm_epsilon, report),
         "causal": True,
@@ -130,20 +130,12 @@ def _gpt2(config: Any, tensors: Mapping[str, Tensor], report: Report) -> ImportP
         "scaled_output_init": True,
     }
     body = "transformer." if any(key.startswith("transformer.") for key in tensors) else ""
+    head = f"{body}wte.weight" if config.tie_word_embeddings else "lm_head.weight"
     sources = {
-        "crate.embedding.words.weight": Source((f"{body}wte.weight",)),
-        "crate.embedding.positions.weight": Source((f"{body}wpe.weight",)),
-        "head.weight": Source((f"{body}wte.weight" if config.tie_word_embeddings else "lm_head.weight",)),
-        **_pairs({"crate.norm": f"{body}ln_f"}),
+        **renamed({"head.weight": head}),
+        **renamed(_GPT2, "crate.", body),
+        **renamed(_GPT2_LAYER, "crate.layers.{}.", f"{body}h.{{}}.", config.num_hidden_layers, transposed=True),
     }
-    for i in range(config.num_hidden_layers):
-        ours, theirs = f"crate.layers.{i}.", f"{body}h.{i}."
-        sources |= _pairs({f"{ours}attention_norm": f"{theirs}ln_1", f"{ours}sparsifier_norm": f"{theirs}ln_2"})
-        maps = {
-            f"{ours}attention.project": f"{theirs}attn.c_attn", f"{ours}attention.output": f"{theirs}attn.c_proj",
-            f"{ours}sparsifier.expand": f"{theirs}mlp.c_fc", f"{ours}sparsifier.contract": f"{theirs}mlp.c_proj",
-        }  # fmt: skip
-        sources |= _pairs(maps, transposed=True)
     unused = rf"{body}h\.\d+\.attn\.(bias|masked_bias)|lm_head\.weight"
     return ImportPlan("gpt2", CrateForCausalLM, fields, sources, unused)
 
@@ -160,38 +152,20 @@ def _roberta(config: Any, tensors: Mapping[str, Tensor], report: Report) -> Impo
         "type_vocab_size": config.type_vocab_size,
         "embedding_norm": True,
     }
-    table = "roberta.embeddings."
     sources = {
-        "crate.embedding.words.weight": Source((f"{table}word_embeddings.weight",)),
-        "crate.embedding.positions.weight": Source((f"{table}position_embeddings.weight",)),
-        "crate.embedding.types.weight": Source((f"{table}token_type_embeddings.weight",)),
-        **_pairs({"crate.embedding.norm": f"{table}LayerNorm"}),
+        **renamed(_ROBERTA, "crate.embedding.", "roberta.embeddings."),
+        **renamed(_ROBERTA_LAYER, "crate.layers.{}.", "roberta.encoder.layer.{}.", config.num_hidden_layers),
     }
-    for i in range(config.num_hidden_layers):
-        ours, theirs = f"crate.layers.{i}.", f"roberta.encoder.layer.{i}."
-        attention = f"{theirs}attention."
-        for kind in ("weight", "bias"):
-            parts = tuple(f"{attention}self.{part}.{kind}" for part in ("query", "key", "value"))
-            sources[f"{ours}attention.project.{kind}"] = Source(parts)
-        sources |= _pairs({
-            f"{ours}attention.output": f"{attention}output.dense",
-            f"{ours}attention_norm": f"{attention}output.LayerNorm",
-            f"{ours}sparsifier.expand": f"{theirs}intermediate.dense",
-            f"{ours}sparsifier.contract": f"{theirs}output.dense",
-            f"{ours}sparsifier_norm": f"{theirs}output.LayerNorm",
-        })  # fmt: skip
     unused = r"roberta\.(pooler\..*|embeddings\.position_ids)"
     if "classifier.out_proj.weight" in tensors:
         fields |= {"id2label": config.id2label, "label2id": config.label2id, "problem_type": config.problem_type}
-        sources |= _pairs({"dense": "classifier.dense", "head": "classifier.out_proj"})
+        sources |= renamed({"dense.*": "classifier.dense.*", "head.*": "classifier.out_proj.*"})
         return ImportPlan("roberta", CrateForSequenceClassification, fields, sources, unused)
     fields["prediction_transform"] = True
-    tied = config.tie_word_embeddings
-    sources |= {
-        **_pairs({"transform.dense": "lm_head.dense", "transform.norm": "lm_head.layer_norm"}),
-        "head.weight": Source((f"{table}word_embeddings.weight" if tied else "lm_head.decoder.weight",)),
-        "head.bias": Source(("lm_head.bias" if tied else "lm_head.decoder.bias",)),
-    }
+    head = {"head.weight": "roberta.embeddings.word_embeddings.weight", "head.bias": "lm_head.bias"}
+    if not config.tie_word_embeddings:
+        head = {"head.*": "lm_head.decoder.*"}
+    sources |= renamed({"transform.dense.*": "lm_head.dense.*", "transform.norm.*": "lm_head.layer_norm.*", **head})
     unused = rf"{unused}|lm_head\.(bias|decoder\.(weight|bias))"
     return ImportPlan("roberta", CrateForMaskedLM, fields, sources, unused)
 

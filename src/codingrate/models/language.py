@@ -15,11 +15,11 @@ from ..errors import CrateError
 from .base import CrateModel, CratePreTrainedModel
 from .cache import cached_attention_mask, cached_length
 from .config import CrateConfig
-from .outputs import CrateModelOutput, CrateTaskOutput, can_return_tuple
+from .outputs import CrateTaskOutput, can_return_tuple
 
 
 class _TextModel(CratePreTrainedModel):
-    """A text body, for a head on top."""
+    """A text body with a head on top, which subclasses define by `predict` and `loss`."""
 
     main_input_name = "input_ids"
 
@@ -28,9 +28,27 @@ class _TextModel(CratePreTrainedModel):
         super().__init__(config)
         self.crate = CrateModel(config)
 
-    def task_output(self, body: CrateModelOutput, logits: Tensor, loss: Tensor | None) -> CrateTaskOutput:
-        """Combine logits and the regularized loss with the trace and cache of the body."""
-        return CrateTaskOutput.from_body(body, logits, None if loss is None else self.regularized(loss))
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> CrateTaskOutput:
+        """Map ids (batch, n) to logits, and compute the loss if `labels` are passed."""
+        body = self.crate(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
+        logits = self.predict(body.last_hidden_state, attention_mask)
+        loss = None if labels is None else self.regularized(self.loss(logits, labels))
+        return CrateTaskOutput.from_body(body, logits, loss)
+
+    def predict(self, z: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Map the tokens of the body (batch, n, d) to logits."""
+        raise NotImplementedError  # abstract
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Compute the mean cross-entropy of the logits, where a label is not −100."""
+        return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
 
 
 class _LanguageModel(_TextModel):
@@ -40,16 +58,14 @@ class _LanguageModel(_TextModel):
     head: nn.Linear
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the head."""
         return self.head
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the head."""
         self.head = new_embeddings  # type: ignore[assignment]
 
 
 class PredictionTransform(nn.Module):
-    """Linear map, GELU and LayerNorm before a tied head, as in RoBERTa; the published sizes include it."""
+    """Linear map, GELU and LayerNorm of tokens before a tied head, as in RoBERTa; the published sizes include it."""
 
     def __init__(self, config: CrateConfig) -> None:
         super().__init__()
@@ -57,7 +73,6 @@ class PredictionTransform(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.head_norm_eps)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Map tokens (batch, n, d) to tokens (batch, n, d)."""
         return self.norm(F.gelu(self.dense(z)))
 
 
@@ -76,19 +91,9 @@ class CrateForMaskedLM(_LanguageModel):
         if module is self.head and module.bias is not None:
             init.zeros_(module.bias)
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> CrateTaskOutput:
-        """Map ids (batch, n) to logits (batch, n, vocabulary)."""
-        body = self.crate(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
-        logits = self.head(self.transform(body.last_hidden_state))
-        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        return self.task_output(body, logits, loss)
+    def predict(self, z: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Map tokens (batch, n, d) to logits (batch, n, vocabulary)."""
+        return self.head(self.transform(z))
 
 
 class CrateForCausalLM(_LanguageModel, GenerationMixin):
@@ -107,36 +112,25 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
         self.post_init()
 
     @can_return_tuple
-    def forward(
+    def forward(  # type: ignore[override]  # the order of transformers
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CrateTaskOutput:
-        """Map ids (batch, n) to logits (batch, n, vocabulary).
+        """Map ids (batch, n) to logits (batch, n, vocabulary); other keywords are those of the body.
 
         Args:
             attention_mask: 1 for real tokens; with a cache it covers the earlier tokens as well.
-            past_key_values: Cache of the sequences that the ids continue.
+            position_ids: Positions of the ids in the table.
             labels: The ids themselves; they are shifted here.
             logits_to_keep: Number of positions from the end, or indices of positions, to compute logits for. 0: all.
         """
-        body = self.crate(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            return_dict=True,
-            **kwargs,
-        )
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+        body = self.crate(**inputs, return_dict=True, **kwargs)
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.head(body.last_hidden_state[:, keep])
         loss = None
@@ -144,9 +138,8 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
             if logits.shape[1] != labels.shape[1]:
                 raise CrateError("labels need the logits of every position; leave logits_to_keep at 0")
             # The labels are shifted, not the logits: dropping the last position of the logits would copy them.
-            following = F.pad(labels[:, 1:], (0, 1), value=-100)
-            loss = F.cross_entropy(logits.flatten(0, 1), following.flatten())
-        return self.task_output(body, logits, loss)
+            loss = self.regularized(self.loss(logits, F.pad(labels[:, 1:], (0, 1), value=-100)))
+        return CrateTaskOutput.from_body(body, logits, loss)
 
     def create_masks_for_generate(
         self, *, inputs_embeds: Tensor, attention_mask: Tensor | None, past_key_values: Cache, **_: Any
@@ -166,9 +159,7 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
                 f"prompt of {input_ids_length} tokens and {max(length - input_ids_length, 1)} new ones exceed "
                 f"max_position_embeddings {positions}; shorten the prompt or lower max_new_tokens"
             )
-        super()._validate_generated_length(  # type: ignore[misc]
-            generation_config, input_ids_length, has_default_max_length
-        )
+        super()._validate_generated_length(generation_config, input_ids_length, has_default_max_length)  # type: ignore[misc]
 
 
 class CrateForSequenceClassification(_TextModel):
@@ -185,24 +176,16 @@ class CrateForSequenceClassification(_TextModel):
         self.head = nn.Linear(d, config.num_labels or 1)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> CrateTaskOutput:
-        """Map ids (batch, n) to logits (batch, labels); one label means regression with squared error."""
-        body = self.crate(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
-        z = self.pool(body.last_hidden_state, attention_mask)
-        logits = self.head(self.dropout(torch.tanh(self.dense(self.dropout(z)))))
-        loss = None
-        if labels is not None and self.config.num_labels == 1:
-            loss = F.mse_loss(logits[:, 0].float(), labels.flatten().float())
-        elif labels is not None:
-            loss = F.cross_entropy(logits, labels.flatten())
-        return self.task_output(body, logits, loss)
+    def predict(self, z: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Map tokens (batch, n, d) to logits (batch, labels)."""
+        z = self.pool(z, attention_mask)
+        return self.head(self.dropout(torch.tanh(self.dense(self.dropout(z)))))
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Compute the cross-entropy; one label means regression with squared error."""
+        if self.config.num_labels == 1:
+            return F.mse_loss(logits[:, 0].float(), labels.flatten().float())
+        return super().loss(logits, labels)
 
     def pool(self, z: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Return the token that represents the sequence, (batch, d)."""

@@ -42,9 +42,8 @@ class EncoderLayer(Layer):
         self.normalized_skip = config.skip == "normalized"
         self.norm_first = config.norm == "pre"
         self.attention_norm = nn.LayerNorm(d, eps=eps)
-        attention, sparsifier = config.attention_spec, config.sparsifier_spec
-        self.attention = ATTENTION.create(config.attention, attention)
-        self.sparsifier = SPARSIFIERS.create(config.sparsifier, sparsifier)
+        self.attention = ATTENTION.create(config.attention, config.attention_spec)
+        self.sparsifier = SPARSIFIERS.create(config.sparsifier, config.sparsifier_spec)
         self.sparsifier_norm = nn.LayerNorm(d, eps=eps) if self.sparsifier.uses_norm else nn.Identity()
 
     def forward(
@@ -76,7 +75,7 @@ class EncoderLayer(Layer):
 
 
 class Synthesis(nn.Module):
-    """Y = Z Eᵀ with a synthesis dictionary E (d, d), which undoes the sparsification."""
+    """Y = Z Eᵀ of tokens (..., d) with a synthesis dictionary E (d, d), which undoes the sparsification."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -84,7 +83,6 @@ class Synthesis(nn.Module):
         nn.init.kaiming_uniform_(self.dictionary)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Map sparse tokens (..., d) to tokens (..., d)."""
         return F.linear(z, self.dictionary)
 
 
@@ -105,9 +103,9 @@ class DecoderLayer(Layer):
         self.attention = ATTENTION.create(config.attention, config.attention_spec)
 
     def forward(
-        self, z: Tensor, mask: Tensor | None = None, return_attention: bool = False
+        self, z: Tensor, mask: Tensor | None = None, return_attention: bool = False, *_: None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Map Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention on request."""
+        """Map Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention on request; all tokens, without a cache."""
         synthesized = self.synthesis(self.synthesis_norm(z))
         y = self.attention_input(synthesized)
         update, attention = self.attention(y, mask, return_attention)

@@ -1,28 +1,38 @@
-"""Load saved models, and carry the body of one model over to another."""
+"""Load saved models, convert released ones, and carry the body of one model over to another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import re
+from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
+from .._files import atomic_folder
 from ..errors import CrateError
 from .base import CrateModel, CratePreTrainedModel
+from .checkpoint_file import join_names
 from .classifier import CrateForImageClassification
 from .config import CrateConfig
 from .presets import build_config
 from .released import load_released
 
 _NOT_INHERITED = {"architectures", "transformers_version", "dtype", "problem_type"}
+_SAVED = re.compile(
+    r".*\.safetensors(\.index\.json)?|(config|preprocessor_config|generation_config)\.json"
+    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt|chat_template\.jinja"
+)
+"""Files that saving a model writes, and that a later save may replace."""
 
 
 def load_model(source: str | Path) -> CratePreTrainedModel:
     """Load a model in eval mode from a released checkpoint file, a folder that `save_pretrained` wrote, or a hub id."""
     from transformers import AutoConfig
+    from transformers.utils import logging
 
     from .. import models
 
@@ -40,23 +50,49 @@ def load_model(source: str | Path) -> CratePreTrainedModel:
     name = (config.architectures or [None])[0]
     if config.model_type != CrateConfig.model_type or name not in models.__all__:
         raise CrateError(f"{source}: holds a {config.model_type} model ({name}), not one of this package")
-    with _progress_bar(enabled=not path.is_dir()):  # a download deserves a bar, a local file does not
-        return cast(CratePreTrainedModel, getattr(models, name).from_pretrained(str(source)))
-
-
-@contextmanager
-def _progress_bar(enabled: bool) -> Iterator[None]:
-    """Switch off the progress bars of transformers for the duration of a `with` block unless `enabled`."""
-    from transformers.utils import logging
-
-    if enabled or not logging.is_progress_bar_enabled():
-        yield
-        return
-    logging.disable_progress_bar()
+    quiet = path.is_dir() and logging.is_progress_bar_enabled()  # a download deserves a bar, a local file does not
+    if quiet:
+        logging.disable_progress_bar()
     try:
-        yield
+        return cast(CratePreTrainedModel, getattr(models, name).from_pretrained(str(source)))
     finally:
-        logging.enable_progress_bar()
+        if quiet:
+            logging.enable_progress_bar()
+
+
+def convert(
+    path: str | PathLike[str], directory: str | PathLike[str], *, overwrite: bool = False, **known: Any
+) -> CratePreTrainedModel:
+    """Write a released checkpoint or a foreign folder as a folder for `from_pretrained`, and return the model.
+
+    `known` is passed to `load_released`. The folder is written as a whole. A folder that is not empty raises an error;
+    with `overwrite` it is replaced if it holds a saved model and nothing else.
+    """
+    directory = Path(directory).expanduser()
+    check_destination(directory, overwrite)  # before the long part
+    model = load_released(path, **known)
+    with atomic_folder(directory.resolve()) as draft:
+        try:
+            model.save_pretrained(draft)
+        except SafetensorError as error:  # its own form of an OSError, such as a full disk
+            raise OSError(" ".join(str(error).split())) from error
+        check_destination(directory, overwrite)  # it may have been filled in the meantime
+    return model
+
+
+def check_destination(directory: Path, overwrite: bool) -> None:
+    """Raise an error for a folder that is not empty or, with `overwrite`, holds more than a saved model."""
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise CrateError(f"{directory}: is a file; give a folder")
+    if directory.resolve() == Path.cwd():  # the caller would be left in a folder that no longer exists
+        raise CrateError(f"{directory}: is the current folder; give another folder")
+    entries = sorted(entry.name for entry in directory.iterdir())
+    if entries and not overwrite:
+        raise CrateError(f"{directory}: is not empty; give another folder or overwrite=True")
+    if others := [name for name in entries if not _SAVED.fullmatch(name)]:
+        raise CrateError(f"{directory}: holds more than a saved model ({join_names(others)}); give another folder")
 
 
 def transfer_body(

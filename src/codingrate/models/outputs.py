@@ -97,12 +97,6 @@ class Trace:
     compressed: list[Tensor | None] = field(default_factory=list)
     attentions: list[Tensor] = field(default_factory=list)
 
-    def start(self, z: Tensor) -> Tensor:
-        """Record Z^1 if requested, and return it."""
-        if self.states:
-            self.hidden.append(z if self.records(0) else None)
-        return z
-
     def run(
         self,
         layers: nn.ModuleList,
@@ -111,17 +105,17 @@ class Trace:
         num_queries: int | None = None,
         caches: Sequence[KeyValueCache] = (),
     ) -> Tensor:
-        """Apply the layers to Z and record what was requested; `start` records the first Z.
+        """Apply the layers to Z and record what was requested, in the first run Z^1 as well.
 
         If nothing is recorded, the last layer computes only the first `num_queries` tokens. `caches` hold the keys and
         values of earlier tokens, one per layer.
         """
+        if self.states and not self.hidden:
+            self.hidden.append(z if self.records(0) else None)
         for index, layer in enumerate(layers):
             last = index == len(layers) - 1 and not self.states and not self.return_attention
-            options: tuple[Any, ...] = (num_queries,) if last and num_queries else ()
-            if caches:
-                options = (*(options or (None,)), caches[index])
-            z, compressed, attention = layer(z, mask, self.return_attention, *options)
+            queries, cache = num_queries if last else None, caches[index] if caches else None
+            z, compressed, attention = layer(z, mask, self.return_attention, queries, cache)
             if self.states:
                 number = len(self.compressed)
                 self.compressed.append(compressed if self.records(number) else None)

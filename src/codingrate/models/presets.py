@@ -30,6 +30,10 @@ RELEASED_MAE: Mapping[str, Any] = MappingProxyType({
     "loss_on": "masked", "final_norm": True, "head_norm_eps": 1e-6, "sparsity": 0.5, "skip": "residual",
 })  # fmt: skip
 """Config fields in which the released CRATE-MAE differs from the paper."""
+ALPHA: Mapping[str, Any] = MappingProxyType({
+    "sparsifier": "odl", "skip": "residual", "output_bias": False, "patch_norm": False, "layer_norm_eps": 1e-6,
+})  # fmt: skip
+"""Config fields of CRATE-alpha."""
 
 _SIZES = {  # name: (width d, layers L, heads K)
     "tiny": (384, 12, 6), "small": (576, 12, 12), "base": (768, 12, 12), "large": (1024, 24, 16),
@@ -45,10 +49,6 @@ _GPT = {
     "modality": "text", "positions": "sinusoidal", "max_position_embeddings": 1024, "vocab_size": 50304,
     "causal": True, "final_norm": True, "initializer": "normal", "scaled_output_init": True,
     "bos_token_id": 50256, "eos_token_id": 50256,
-}  # fmt: skip
-_ALPHA = {
-    "sparsifier": "odl", "skip": "residual", "output_bias": False, "patch_norm": False, "layer_norm_eps": 1e-6,
-    "num_labels": 1000,
 }  # fmt: skip
 _VIT = {**BLACK_BOX, "patch_norm": False, "num_labels": 1000, "layer_norm_eps": 1e-6, "head_norm_eps": 1e-6}
 
@@ -78,7 +78,7 @@ def _presets() -> dict[str, Preset]:
         add(f"crate-gpt-{size}", "CrateForCausalLM", "paper 4.1.4", shape, **_GPT)
     for size, patch in (("base", 16), ("base", 8), ("large", 14), ("large", 8)):
         name = f"crate-alpha-{size}-patch{patch}"
-        add(name, image, "CRATE-alpha release", _SIZES[size], patch_size=patch, **_ALPHA)
+        add(name, image, "CRATE-alpha release", _SIZES[size], patch_size=patch, **ALPHA, num_labels=1000)
 
     twin = "black-box twin"
     # The paper counts ViT-B without bias in the projections, and ViT-T and ViT-S with it.

@@ -2,7 +2,7 @@
 
 A file holds only tensors. Width d, depth L, patch side P, number of patches N and classes follow from their shapes;
 the number of subspaces K, the step η and the weight λ do not. Unless given, they are those of the published models,
-and every such assumption is reported.
+and every such assumption is reported. The released code's names for parameters occur only in this file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import count
 from os import PathLike
 from pathlib import Path
@@ -20,24 +21,148 @@ import torch
 from torch import Tensor
 
 from ..errors import CrateError
+from . import presets
+from .autoencoder import CrateForMaskedAutoencoding
 from .base import CratePreTrainedModel
-from .checkpoint_file import (
-    ImportPlan,
-    Report,
-    build_imported,
-    check_destination,
-    join_names,
-    read_tensors,
-    write_folder,
-)
+from .checkpoint_file import ImportPlan, Report, Source, build_imported, join_names, read_tensors, renamed
+from .classifier import CrateForImageClassification
 from .embedding import PositionTable
 from .foreign import load_foreign
-from .released_families import ALPHA, CLASSIFIER, DEMO, EMBEDDING, Family, detect, released_sources
 
+EMBEDDING = "crate.embedding."
 _HEADS = {192: 3, 384: 6, 576: 12, 768: 12, 1024: 16}
 """Number of subspaces K of the published sizes, by width d."""
 _STEP_SIZE = 0.1
 """Step η of every released model."""
+_ISTA = {"sparsifier_norm.*": "norm.*", "sparsifier.dictionary": "fn.weight"}
+_CLASS_TOKEN = {f"{EMBEDDING}class_token": "cls_token"}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of released file: our model class, and the names in the file of our parameters."""
+
+    title: str
+    model: type[CratePreTrainedModel]
+    modules: Mapping[str, str]
+    """Modules with weight and bias outside the layers, as ours: theirs."""
+    positions: str
+    """Position table that the forward pass adds."""
+    layers: str
+    """Prefix of an encoder layer; `{}` is its index."""
+    sparsifier: Mapping[str, str] = field(default_factory=lambda: _ISTA)
+    """Parameters of the second half of a layer, as ours: theirs."""
+    tokens: Mapping[str, str] = field(default_factory=lambda: _CLASS_TOKEN)
+    """Class token and mask token, as ours: theirs."""
+    decoder: str | None = None
+    """Prefix of a decoder layer, whose two halves are in reverse order."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    heads: Mapping[int, int] = field(default_factory=dict)
+    """Number of subspaces K by width d, where it is not the published one."""
+    sparsity: float = 0.1
+    unused: str = ""
+    """Regular expression of keys that the released forward pass never reads."""
+
+
+_HEAD = {"head_norm": "mlp_head.0", "head": "mlp_head.1"}
+_STEM = {
+    f"{EMBEDDING}{ours}": f"to_patch_embedding.{i}" for i, ours in enumerate(("patch_norm", "project", "token_norm"), 1)
+}
+_CLASSIFIER: dict[str, Any] = {
+    "model": CrateForImageClassification, "modules": {**_STEM, **_HEAD}, "positions": "pos_embedding",
+    "layers": "transformer.layers.{}.", "fields": {"skip": "residual"},
+}  # fmt: skip
+_MAE: dict[str, Any] = {"layers": "blocks.{}.layers.0.", "sparsity": presets.RELEASED_MAE["sparsity"]}
+_MAE_FIELDS = {**presets.RELEASED_MAE, "patch_norm": False, "initializer": "xavier"}
+_CONVOLUTION = {f"{EMBEDDING}project": "patch_embed.proj", "crate.norm": "norm"}
+
+CLASSIFIER = Family("CRATE classifier", **_CLASSIFIER)
+DEMO = Family(
+    "CRATE feature extractor of the patch-8 demo", **_CLASSIFIER, heads={768: 6}, unused=r"head\.(weight|bias)"
+)  # its forward pass ends at the d-dimensional mlp_head and never applies its classifier of 21K classes
+ALPHA = Family(
+    "CRATE-alpha classifier",
+    **{**_CLASSIFIER, "modules": {f"{EMBEDDING}project": "conv1", **_HEAD}, "fields": presets.ALPHA},
+    sparsifier={**_ISTA, "sparsifier.dictionary": "fn.D", "sparsifier.synthesis": "fn.D1"},
+)
+MAE = Family(
+    "CRATE-MAE autoencoder",
+    CrateForMaskedAutoencoding,
+    modules={**_CONVOLUTION, "decoder_norm": "decoder_norm", "predict": "decoder_pred"},
+    positions="decoder_pos_embed",  # the encoder adds this one too
+    **_MAE,
+    tokens={**_CLASS_TOKEN, "mask_token": "mask_token"},
+    decoder="decoder_blocks.{}.layers.0.",
+    fields=_MAE_FIELDS,
+    unused=r"pos_embed|decoder_embed\.(weight|bias)",
+)
+MAE_CLASSIFIER = Family(
+    "CRATE-MAE classifier",  # its LayerNorm before the head is the final norm of the body
+    CrateForImageClassification,
+    modules={**_CONVOLUTION, "head": "head"},
+    positions="pos_embed",
+    **_MAE,
+    fields={**_MAE_FIELDS, "head_norm": False},
+    unused=r"mask_token|decoder_.*",
+)
+
+_OTHERS = {  # regular expression of a telltale key: description of the model
+    r"transformer\.h\.\d+\.attn\.temp$": "a ToST language model",
+    r"attn\.temp$|cls_attn_blocks\.": "a ToST vision model",
+    r"transformer\.resblocks\.": "a CLIP or CLIPA tower",
+    r"encoderblock_\d+": "CRATE-alpha under its JAX names (use the PyTorch file)",
+    r"\.attention\.project\.weight$": "a model saved by this package (open its folder by from_pretrained)",
+    r"^roberta\.|embeddings\.word_embeddings": "RoBERTa or BERT (give RoBERTa's folder, with its config.json)",
+    r"(^|\.)h\.\d+\.attn\.c_attn": "GPT-2 (give its folder, with its config.json)",
+    r"head\.last_layer": "a DINO vision transformer",
+    r"decoder_blocks\.\d+\.attn\.qkv": "a masked autoencoder with a black-box vision transformer",
+    r"blocks\.\d+\.attn\.(qkv|proj)": "a black-box vision transformer (DINO, MAE or timm)",
+    r"to_qkv|\.1\.(fn\.)?net\.\d": "a black-box vision transformer (vit-pytorch)",
+}
+
+
+def detect(names: Iterable[str]) -> Family:
+    """Return the family of a state dict by its keys; the error for another model says what it looks like."""
+    names = list(names)
+
+    def some(pattern: str) -> bool:
+        return any(re.search(pattern, name) for name in names)
+
+    for pattern, other in _OTHERS.items():
+        if some(pattern):
+            raise CrateError(f"looks like {other}, not a released CRATE, CRATE-MAE or CRATE-alpha checkpoint")
+    if some(r"^blocks\.\d+\.layers\.0\."):
+        return MAE_CLASSIFIER if some(r"^head\.") else MAE
+    if some(r"^transformer\.layers\.\d+\.1\.fn\.D1?$"):
+        return ALPHA
+    if some(r"^transformer\.layers\.\d+\.1\.fn\.weight$"):
+        return DEMO if some(r"^head\.") else CLASSIFIER
+    raise CrateError(
+        f"is not a released CRATE, CRATE-MAE or CRATE-alpha checkpoint; its keys begin with {join_names(names)}"
+    )
+
+
+def released_sources(family: Family, layers: int, decoder_layers: int, bias: bool, identity: bool) -> dict[str, Source]:
+    """Return the source of each of our parameters in a released file.
+
+    `bias` states whether output maps have a bias, `identity` whether the file leaves out output maps.
+    """
+    kinds = "*" if bias else "weight"
+    attention = {
+        "attention_norm.*": "norm.*",
+        "attention.project.weight": "fn.qkv.weight",
+        f"attention.output.{kinds}": "" if identity else f"fn.to_out.0.{kinds}",
+    }
+    synthesis = {"synthesis_norm.*": "norm.*", "synthesis.dictionary": "fn.weight"}
+    return {
+        **renamed(family.tokens, leading=2),
+        **renamed({f"{EMBEDDING}positions.weight": family.positions}, leading=1),
+        **renamed({f"{ours}.*": f"{theirs}.*" for ours, theirs in family.modules.items()}),
+        **renamed(attention, "crate.layers.{}.", f"{family.layers}0.", layers),
+        **renamed(family.sparsifier, "crate.layers.{}.", f"{family.layers}1.", layers),
+        **renamed(synthesis, "decoder_layers.{}.", f"{family.decoder}0.", decoder_layers),
+        **renamed(attention, "decoder_layers.{}.", f"{family.decoder}1.", decoder_layers),
+    }
 
 
 def load_released(
@@ -82,21 +207,6 @@ def load_released(
         return model
     except CrateError as error:
         raise CrateError(" ".join(f"{path}: {error}".split())) from error
-
-
-def convert(
-    path: str | PathLike[str], directory: str | PathLike[str], *, overwrite: bool = False, **known: Any
-) -> CratePreTrainedModel:
-    """Write a released checkpoint or a foreign folder as a folder for `from_pretrained`, and return the model.
-
-    `known` is passed to `load_released`. The folder is written as a whole. A folder that is not empty raises an error;
-    with `overwrite` it is replaced if it holds a saved model and nothing else.
-    """
-    directory = Path(directory).expanduser()
-    check_destination(directory, overwrite)  # before the long part
-    model = load_released(path, **known)
-    write_folder(directory, model.save_pretrained, overwrite)
-    return model
 
 
 def plan_released(shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Any], report: Report) -> ImportPlan:

@@ -35,29 +35,6 @@ def check_bases(bases: Tensor, z: Tensor | None = None) -> Tensor:
     return bases
 
 
-def check_eps(eps: float) -> None:
-    """Raise an error unless the quantization precision ε is positive."""
-    if not eps > 0:
-        raise CrateError(f"eps must be positive, got {eps}")
-
-
-def check_memberships(memberships: Tensor, z: Tensor) -> Tensor:
-    """Check memberships (..., K, n), soft or Boolean; return them in the dtype of the tokens z."""
-    shape = tuple(memberships.shape)
-    if memberships.ndim < 2 or shape[-1] != z.shape[-2]:
-        raise CrateError(f"memberships must be (..., K, n) with n = {z.shape[-2]} tokens, got shape {shape}")
-    try:
-        torch.broadcast_shapes(shape[:-2], z.shape[:-2])
-    except RuntimeError:
-        lead = tuple(z.shape[:-2])
-        raise CrateError(
-            f"memberships have leading axes {shape[:-2]} but the tokens z have {lead}; they must broadcast"
-        ) from None
-    if bool((memberships < 0).any()):
-        raise CrateError("memberships must not be negative")
-    return memberships.to(z.dtype)
-
-
 def full_precision(z: Tensor) -> torch.autocast:
     """Disable autocast: from a Gram matrix in bfloat16 a rate would have only three digits."""
     return torch.autocast(z.device.type, enabled=False)

@@ -40,12 +40,7 @@ def coding_rate_gradient(z: Tensor, eps: float = 0.5) -> Tensor:
 
 
 def subspace_coding_rate_gradient(
-    z: Tensor,
-    bases: Tensor,
-    eps: float = 0.5,
-    method: str = "exact",
-    *,
-    identity_projection: bool = False,
+    z: Tensor, bases: Tensor, eps: float = 0.5, method: str = "exact", *, identity_projection: bool = False
 ) -> Tensor:
     """Compute ∇R^c(Z | U) or an approximation that leads to attention; z (..., n, d), U (K, d, p) → (..., n, d).
 

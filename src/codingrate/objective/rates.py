@@ -13,24 +13,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from codingrate.errors import unknown_name
+from codingrate.errors import CrateError, unknown_name
 
-from ._tensors import (
-    check_bases,
-    check_eps,
-    check_memberships,
-    check_tokens,
-    full_precision,
-    half_logdet,
-    shifted_gram,
-    smaller_gram,
-)
+from ._tensors import check_bases, check_tokens, full_precision, half_logdet, shifted_gram, smaller_gram
 from .sparsity import NORMS
 
 
 def rate_scale(n: int, dim: int, eps: float) -> float:
     """Compute dim/(n ε²): the paper's α for dim = d, its β for dim = p."""
-    check_eps(eps)
+    if not eps > 0:
+        raise CrateError(f"eps must be positive, got {eps}")
     return dim / (n * eps**2)
 
 
@@ -62,6 +54,23 @@ def coding_rate(z: Tensor, eps: float = 0.5) -> Tensor:
     return projected_coding_rate(check_tokens(z), eps)
 
 
+def _check_memberships(memberships: Tensor, z: Tensor) -> Tensor:
+    """Check memberships (..., K, n), soft or Boolean; return them in the dtype of the tokens z."""
+    shape = tuple(memberships.shape)
+    if memberships.ndim < 2 or shape[-1] != z.shape[-2]:
+        raise CrateError(f"memberships must be (..., K, n) with n = {z.shape[-2]} tokens, got shape {shape}")
+    try:
+        torch.broadcast_shapes(shape[:-2], z.shape[:-2])
+    except RuntimeError:
+        lead = tuple(z.shape[:-2])
+        raise CrateError(
+            f"memberships have leading axes {shape[:-2]} but the tokens z have {lead}; they must broadcast"
+        ) from None
+    if bool((memberships < 0).any()):
+        raise CrateError("memberships must not be negative")
+    return memberships.to(z.dtype)
+
+
 def class_coding_rate(z: Tensor, memberships: Tensor, eps: float = 0.5) -> Tensor:
     """Compute the rate of the tokens given their classes, z (..., n, d), memberships Π (..., K, n) → (...).
 
@@ -71,7 +80,7 @@ def class_coding_rate(z: Tensor, memberships: Tensor, eps: float = 0.5) -> Tenso
     An empty class (n_k = 0) contributes 0. The leading axes of z and Π broadcast.
     """
     z = check_tokens(z)
-    pi = check_memberships(memberships, z)
+    pi = _check_memberships(memberships, z)
     n, d = z.shape[-2:]
     scale = rate_scale(1, d, eps)  # d/ε²; the 1/n_k is in the weights
     with full_precision(z):

@@ -61,11 +61,7 @@ def _haar(d: int, columns: int, count: int, generator: torch.Generator | None, d
 
 
 def sample_tokens(
-    bases: Tensor,
-    n: int,
-    sigma: float = 0.0,
-    generator: torch.Generator | None = None,
-    batch: tuple[int, ...] = (),
+    bases: Tensor, n: int, sigma: float = 0.0, generator: torch.Generator | None = None, batch: tuple[int, ...] = ()
 ) -> TokenSample:
     """Draw z_i = U_{s_i} α_i + σ w_i from bases (K, d, p), in their dtype and on their device.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from codingrate.errors import CrateError
 
-from ._tensors import check_floating, check_tokens
+from ._tensors import check_tokens
 
 Axes = int | tuple[int, ...]
 
@@ -36,10 +36,9 @@ def fraction_below(z: Tensor, thresholds: Sequence[float]) -> Tensor:
 
     τ = 0 gives 0. Small activations that are never exactly zero show here, not in ‖Z‖₀.
     """
-    check_floating(z)
+    size = check_tokens(z).abs()
     if any(not tau >= 0 for tau in thresholds):
         raise CrateError(f"thresholds must not be negative, got {list(thresholds)}")
-    size = check_tokens(z).abs()
     # One pass per threshold: a (..., n, d, thresholds) tensor would not fit for real layers.
     shares = [(size < tau).to(size.dtype).mean((-2, -1)) for tau in thresholds]
     return torch.stack(shares, -1) if shares else size.new_empty(*size.shape[:-2], 0)

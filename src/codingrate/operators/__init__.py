@@ -16,28 +16,8 @@ from .registry import (
 from .sparsify import ISTA, MLP, DictionarySparsifier, Identity, OvercompleteDictionary, ProximalStep, SoftISTA
 
 __all__ = [
-    "ATTENTION",
-    "ISTA",
-    "MHSA",
-    "MLP",
-    "MSSA",
-    "SPARSIFIERS",
-    "TSSA",
-    "Attention",
-    "AttentionSpec",
-    "DictionarySparsifier",
-    "Identity",
-    "KeyValueCache",
-    "OutputProjection",
-    "OvercompleteDictionary",
-    "ProximalStep",
-    "Registry",
-    "SoftISTA",
-    "Sparsifier",
-    "SparsifierSpec",
-    "SubspaceAttention",
-    "TiedMSSA",
-    "attention_mask",
-    "orthogonality_gap",
-    "orthonormal_columns",
-]
+    "ATTENTION", "ISTA", "MHSA", "MLP", "MSSA", "SPARSIFIERS", "TSSA", "Attention", "AttentionSpec",
+    "DictionarySparsifier", "Identity", "KeyValueCache", "OutputProjection", "OvercompleteDictionary", "ProximalStep",
+    "Registry", "SoftISTA", "Sparsifier", "SparsifierSpec", "SubspaceAttention", "TiedMSSA", "attention_mask",
+    "orthogonality_gap", "orthonormal_columns",
+]  # fmt: skip

@@ -83,29 +83,23 @@ class _MultiHead(Attention):
     ) -> tuple[Tensor, Tensor | None]:
         """Compute the update (batch, n, d) of tokens (batch, n, d), and the attention on request."""
         query, key, value = self.project_heads(z)
-        past_length: int | Tensor = 0
+        past: int | Tensor = 0
         if cache is not None:
-            past_length = cache.past_length
+            if not self.cache_tensors:
+                name = type(self).__name__.lower()
+                raise CrateError(f"attention {name!r} does not support caching; pass use_cache=False")
+            past = cache.past_length
             key, value = cache.update(key, value)
-        out, attention = self._attend(query[:, :, :num_queries], key, value, mask, return_attention, past_length)
-        return self.dropout(self.combine_heads(self.join(out), z, mask, past_length)), attention
+        out, attention = self.attend(query[:, :, :num_queries], key, value, mask, return_attention, past)
+        return self.dropout(self.combine_heads(self.join(out), z, mask, past)), attention
 
-    def _attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        return_attention: bool,
-        past_length: int | Tensor,
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, return_attention: bool, past: int | Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Compute softmax(scale · query keyᵀ) value; only `return_attention` holds the (tokens, tokens) matrix."""
         causal, dropout = self.spec.causal, self.spec.dropout if self.training else 0.0
-        from_start = isinstance(past_length, int) and past_length == 0
-        is_causal = causal and mask is None and not return_attention and from_start
-        pairs = None
-        if not is_causal:
-            pairs = attention_mask(query.shape[-2], key.shape[-2], causal, mask, query.device, past_length)
+        is_causal = causal and mask is None and not return_attention and isinstance(past, int) and past == 0
+        pairs = None if is_causal else attention_mask(query.shape[-2], key.shape[-2], causal, mask, query.device, past)
         if not return_attention:
             out = F.scaled_dot_product_attention(
                 query, key, value, attn_mask=pairs, dropout_p=dropout, is_causal=is_causal, scale=self.scale
@@ -239,34 +233,22 @@ class TSSA(SubspaceAttention):
         self.position_bias = nn.Parameter(torch.zeros(spec.heads, positions, 1)) if positions else None
         self.output = OutputProjection(self.inner, spec.dim, bias=spec.output_bias)
 
-    def forward(
-        self,
-        z: Tensor,
-        mask: Tensor | None = None,
-        return_attention: bool = False,
-        num_queries: int | None = None,
-        cache: KeyValueCache | None = None,
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, return_attention: bool, past: int | Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        if cache is not None:
-            raise CrateError("attention 'tssa' does not support caching; pass use_cache=False")
-        w = self.codes(z)
+        w, num_queries = value, query.shape[-2]
         real = torch.ones_like(w[:, :1, :, :1]) if mask is None else mask[:, None, :, None].to(w.dtype)
         square = w.square() * real  # (batch, K, n, p); padding counts for nothing
         share = square / self._sum_tokens(square).clamp(min=1e-12)
-        if self.position_bias is not None:
-            share = share + self._bias(self.position_bias, w.shape[-2], mask)
+        if self.position_bias is not None and mask is None:
+            share = share + self.position_bias[:, : w.shape[-2]]
+        elif self.position_bias is not None and mask is not None:  # padding may come first
+            share = share + self.position_bias[:, (mask.cumsum(-1) - 1).clamp(min=0)].transpose(0, 1)
         membership = (share.sum(-1) * self.temperature).softmax(dim=1)[..., None] * real  # (batch, K, n, 1)
         moment = self._sum_tokens(membership * square) / (self._sum_tokens(membership) + 1e-8)
         out = -membership * w / (1 + moment)
-        out = self.output(self.join(out[:, :, :num_queries]))
         attention = torch.diag_embed(membership[..., 0])[:, :, :num_queries] if return_attention else None
-        return self.dropout(out), attention
-
-    def _bias(self, table: Tensor, tokens: int, mask: Tensor | None) -> Tensor:
-        """Return the bias of every token, (K, n, 1), or (batch, K, n, 1) if padding may come first."""
-        if mask is None:
-            return table[:, :tokens]
-        return table[:, (mask.cumsum(-1) - 1).clamp(min=0)].transpose(0, 1)
+        return out[:, :, :num_queries], attention
 
     def _sum_tokens(self, x: Tensor) -> Tensor:
         """Sum over all tokens or, in the causal form, over those up to each one."""

@@ -78,10 +78,11 @@ class KeyValueCache(Protocol):
 class Attention(nn.Module):
     """Contract of the first half of a layer, which mixes tokens.
 
-    `forward(z, mask, return_attention)` maps tokens z (batch, n, d) to an update (batch, n, d). It also returns the
-    attention (batch, K, n, n), whose rows sum to one, if `return_attention` is true, and None otherwise. `mask`
-    (batch, n) is True for real tokens; padding is never attended to. With `num_queries` only so many tokens from the
-    front are updated, (batch, num_queries, d): a classifier reads only the class token of its last layer.
+    `forward(z, mask=None, return_attention=False, num_queries=None, cache=None)` maps tokens z (batch, n, d) to an
+    update (batch, n, d). It also returns the attention (batch, K, n, n), whose rows sum to one, if `return_attention`
+    is true, and None otherwise. `mask` (batch, n) is True for real tokens; padding is never attended to. With
+    `num_queries` only so many tokens from the front are updated, (batch, num_queries, d): a classifier reads only the
+    class token of its last layer.
 
     With `cache` the n tokens continue a sequence, and attention is (batch, K, n, all tokens). The mask then covers
     all tokens, (batch, tokens), or states which of them each new token attends to, (batch or 1, 1, n, tokens).
@@ -90,29 +91,14 @@ class Attention(nn.Module):
     cache_tensors: int = 0
     """Number of tensors cached per layer: 1 if keys equal values, 2 otherwise, 0 if caching is not supported."""
 
-    def forward(
-        self,
-        z: Tensor,
-        mask: Tensor | None = None,
-        return_attention: bool = False,
-        num_queries: int | None = None,
-        cache: KeyValueCache | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Compute the update of every token, and the attention on request."""
-        raise NotImplementedError  # abstract
-
 
 class Sparsifier(nn.Module):
-    """Contract of the second half of a layer, which treats every token alike."""
+    """Contract of the second half of a layer: `forward` maps tokens (..., d) to tokens (..., d), each token alike."""
 
     residual: bool = False
     """Whether the layer adds a skip around the operator: an MLP needs one, ISTA contains its own."""
     uses_norm: bool = True
     """Whether the operator acts on normalized tokens."""
-
-    def forward(self, z: Tensor) -> Tensor:
-        """Map tokens (..., d) to tokens (..., d)."""
-        raise NotImplementedError  # abstract
 
 
 class OutputProjection(nn.Linear):
