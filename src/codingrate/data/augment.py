@@ -4,7 +4,7 @@ Annotations are not postponed here, because pydantic reads them.
 """
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -126,15 +126,12 @@ class Views:
 def view_augments(augment: Augment, views: Views) -> tuple[Augment, Augment, Augment]:
     """Return `augment` with the settings of the first global view, the second, and a local one."""
     if views.local_count and views.local_size > augment.image_size:
-        raise CrateError(
-            f"views.local_size {views.local_size} is larger than augment.image_size {augment.image_size}; lower it"
-        )
-    sizes = (augment.image_size, augment.image_size, views.local_size)
-    scales = (views.global_scale, views.global_scale, views.local_scale)
-    first, second, local = (
-        dataclasses.replace(
-            augment, image_size=size, crop="random-resized", crop_scale=scale, blur=blur, solarize=solarize
-        )
-        for size, scale, blur, solarize in zip(sizes, scales, views.blur, views.solarize, strict=True)
-    )
-    return first, second, local
+        sizes = f"{views.local_size} is larger than augment.image_size {augment.image_size}"
+        raise CrateError(f"views.local_size {sizes}; lower it")
+
+    def view(number: int, size: int, scale: tuple[float, float]) -> Augment:
+        own: dict[str, Any] = {"blur": views.blur[number], "solarize": views.solarize[number]}
+        return dataclasses.replace(augment, image_size=size, crop="random-resized", crop_scale=scale, **own)
+
+    whole = augment.image_size, views.global_scale
+    return view(0, *whole), view(1, *whole), view(2, views.local_size, views.local_scale)

@@ -26,14 +26,14 @@ IGNORED = -100
 class _TokenBlocks(Dataset[dict[str, Tensor]]):
     """Base of both datasets; each process opens the file itself, so that workers receive its path only."""
 
-    def __init__(self, tokens: TokenFile, block: int, needed: int) -> None:
+    spare = 0  # tokens that the file needs besides one block
+
+    def __init__(self, tokens: TokenFile, block: int) -> None:
         if block < 2:
             raise CrateError(f"`block` must be at least 2, a token and the next one (got {block})")
-        if len(tokens) < needed:
-            raise CrateError(
-                f"{tokens.path} has {len(tokens)} tokens, too few for a block of {block}; "
-                "use a shorter block or more text"
-            )
+        if len(tokens) < block + self.spare:
+            problem = f"has {len(tokens)} tokens, too few for a block of {block}"
+            raise CrateError(f"{tokens.path} {problem}; use a shorter block or more text")
         self.tokens, self.block = tokens, block
         self._ids: NDArray[Any] | None = None
 
@@ -50,9 +50,6 @@ class _TokenBlocks(Dataset[dict[str, Tensor]]):
 class Blocks(_TokenBlocks):
     """Consecutive blocks, without the remainder at the end. The model shifts the labels by one itself."""
 
-    def __init__(self, tokens: TokenFile, block: int) -> None:
-        super().__init__(tokens, block, block)
-
     def __len__(self) -> int:
         return len(self.tokens) // self.block
 
@@ -66,8 +63,10 @@ class RandomBlocks(_TokenBlocks):
     Block i of epoch e depends on (seed, e, i) only, so that neither workers nor resuming change it.
     """
 
+    spare = 1
+
     def __init__(self, tokens: TokenFile, block: int, *, seed: int = 0, length: int | None = None) -> None:
-        super().__init__(tokens, block, block + 1)
+        super().__init__(tokens, block)
         if seed < 0:
             raise CrateError(f"`seed` must not be negative (got {seed})")
         if length is not None and length < 1:

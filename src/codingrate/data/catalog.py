@@ -15,13 +15,10 @@ class HubDataset:
     id: str
     """Hub id, `owner/name`."""
     config: str | None = None
-    """Configuration of the dataset."""
     splits: Mapping[str, str] | None = None
     """Splits to open, our name → the hub's. Default: all of them."""
     image_column: str = "image"
-    """Column with the images."""
     label_column: str = "label"
-    """Column with the labels."""
     classes: tuple[str, ...] | None = None
     """Class names, for copies whose labels are plain numbers (which are then class indices)."""
     validation_share: float = 0.05

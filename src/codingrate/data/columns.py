@@ -111,9 +111,8 @@ def select_undecoded(dataset: Any, column: str, label: str) -> Any:
     feature = (dataset.features or {}).get(column)
     is_file = isinstance(feature, datasets.Value) and feature.dtype in ("string", "binary", "large_binary")
     is_struct = isinstance(feature, dict) and set(feature) == {"bytes", "path"}
-    if isinstance(feature, datasets.Image) or is_file or is_struct:
-        return dataset.cast_column(column, datasets.Image(decode=False))
-    return dataset
+    is_image = isinstance(feature, datasets.Image) or is_file or is_struct
+    return dataset.cast_column(column, datasets.Image(decode=False)) if is_image else dataset
 
 
 def label_names(dataset: Any, column: str) -> tuple[str, ...] | None:
@@ -139,14 +138,20 @@ def _label_values(source: str, dataset: Any, column: str) -> NDArray[Any]:
     if array.dtype.kind in "biu":
         array = array.astype(np.int64)
         if (array == -1).any():
-            raise CrateError(
-                f"{source} has label -1 in column {column!r}, which means unlabeled (as in GLUE's test files); "
-                "use rows with labels"
-            )
+            problem = "which means unlabeled (as in GLUE's test files); use rows with labels"
+            raise CrateError(f"{source} has label -1 in column {column!r}, {problem}")
         return array
     if isinstance(array[0], str):
         return array.astype(np.str_)
     raise CrateError(f"{source} has labels of type {values.type} in column {column!r}; use integers or strings")
+
+
+def _stream_values(source: str, stream: Any, column: str) -> list[Any]:
+    """Return the distinct labels of a stream."""
+    labels = {row[column] for row in stream.select_columns([column])}
+    if None in labels:
+        raise CrateError(f"{source} has rows without a label in column {column!r}")
+    return sorted(labels)
 
 
 def classes_of(source: str, values: Sequence[Any] | NDArray[Any]) -> tuple[tuple[str, ...], dict[Any, int]]:
@@ -178,21 +183,26 @@ class LabelEncoder:
 
 
 def encode_classes(
-    name: str, splits: Mapping[str, Any], column: str, classes: tuple[str, ...] | None
+    name: str, splits: Mapping[str, Any], column: str, classes: tuple[str, ...] | None, streaming: bool = False
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return splits with class indices as labels, and the class names; labels with names are matched by name.
 
-    Without known `classes` they are the distinct labels of the training split.
+    Without known `classes` they are the distinct labels of the training split. Streams are encoded as they are read.
     """
     import datasets
 
-    index = None
+    index, source = None, name if streaming else f"the train split of {name}"
     if classes is None:
-        source = f"the train split of {name}"
-        classes, index = classes_of(source, _label_values(source, splits["train"], column))
+        labels_of = _stream_values if streaming else _label_values
+        classes, index = classes_of(source, labels_of(source, splits["train"], column))
     if len(classes) < 2:
-        raise CrateError(f"{name} has one class only ({classes[0]!r}); classification needs two or more")
+        raise CrateError(
+            f"{name} has one class only ({', '.join(map(repr, classes))}); classification needs two or more"
+        )
     encoder, encoded = LabelEncoder(name, column, classes, index), {}
+    if streaming:
+        has_names = label_names(splits["train"], column) is not None
+        return {split: stream if has_names else stream.map(encoder) for split, stream in splits.items()}, classes
     for split, dataset in splits.items():
         source, names = f"the {split} split of {name}", label_names(dataset, column)
         distinct, inverse = np.unique(_label_values(source, dataset, column), return_inverse=True)
@@ -206,24 +216,6 @@ def encode_classes(
             dataset = dataset.remove_columns([column]).add_column(column, indices, feature=feature)
         encoded[split] = dataset
     return encoded, classes
-
-
-def encode_streams(
-    name: str, streams: Mapping[str, Any], column: str, classes: tuple[str, ...] | None
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return streams that encode and check labels as they are read, and the class names, collected if unknown."""
-    index = None
-    if classes is None:
-        labels = {row[column] for row in streams["train"].select_columns([column])}
-        if None in labels:
-            raise CrateError(f"{name} has rows without a label in column {column!r}")
-        classes, index = classes_of(name, sorted(labels))
-    if len(classes) < 2:
-        raise CrateError(f"{name} has one class only ({', '.join(classes)}); classification needs two or more")
-    if label_names(streams["train"], column) is not None:
-        return dict(streams), classes
-    encoder = LabelEncoder(name, column, classes, index)
-    return {split: stream.map(encoder) for split, stream in streams.items()}, classes
 
 
 def encode_numbers(name: str, splits: Mapping[str, Any], column: str) -> dict[str, Any]:

@@ -118,9 +118,8 @@ def read_picture(
     except Image.DecompressionBombError as error:
         raise CrateError(f"{file}: is too large to be read safely; scale it down first") from error
     except (UnreadableImageError, OSError, ValueError, SyntaxError) as error:  # PIL's readers raise these on damage
-        raise CrateError(
-            f"{file}: is not an image that can be read; use a JPEG, PNG or another common format"
-        ) from error
+        advice = "use a JPEG, PNG or another common format"
+        raise CrateError(f"{file}: is not an image that can be read; {advice}") from error
     if min(size) < 2:
         raise CrateError(f"{file}: is only {size[0]} × {size[1]} pixels; use a larger image")
     if largest is None or max(size) <= largest:
@@ -166,8 +165,7 @@ class CorruptImages:
     def __init__(self, max_share: float = 0.01, minimum: int = 100) -> None:
         if not 0 <= max_share <= 1:
             raise CrateError(f"`max_share` of corrupt images must lie in [0, 1] (got {max_share})")
-        self.max_share, self.minimum = max_share, minimum
-        self.seen = 0
+        self.max_share, self.minimum, self.seen = max_share, minimum, 0
         self.names: list[str] = []
 
     def add(self, batch: Mapping[str, Any]) -> None:
@@ -191,7 +189,5 @@ class CorruptImages:
         bad = len(self.names)
         if bad and (bad == self.seen or bad > self.max_share * self.seen):
             count = f"all {bad}" if bad == self.seen else f"{bad} of {self.seen}"
-            raise CrateError(
-                f"{count} images cannot be read, but only a share of {self.max_share:g} is allowed; "
-                f"the first is {self.names[0]}"
-            )
+            problem = f"{count} images cannot be read, but only a share of {self.max_share:g} is allowed"
+            raise CrateError(f"{problem}; the first is {self.names[0]}")

@@ -14,18 +14,9 @@ from PIL import Image
 
 from ..errors import CrateError
 from .catalog import BUILT_IN_IMAGES, IMAGES
-from .columns import (
-    encode_classes,
-    encode_streams,
-    find_column,
-    hold_out,
-    label_indices,
-    label_names,
-    select_undecoded,
-)
+from .columns import encode_classes, find_column, hold_out, label_indices, label_names, select_undecoded
 from .image_files import image_key
-from .mnist_idx import image_dataset
-from .sources import check_share, choose_splits, is_hub_id, open_splits
+from .sources import check_share, choose_splits, image_dataset, is_hub_id, open_splits
 
 DIGITS_SEED, DIGITS_SHARE = 0, 0.2  # the built-in digits have one split, whatever the seed of the run
 PHOTOGRAPHS = ("temple", "flower")
@@ -36,17 +27,14 @@ class ImageData:
     """Labeled images in a training and a test split."""
 
     name: str
-    """Name, path or hub id that the dataset was opened by."""
     train: Any
     """Training split: `datasets.Dataset`, or `IterableDataset` when streaming."""
     test: Any
-    """Test split of the same type."""
     classes: tuple[str, ...]
     """Class names; labels are indices into them."""
     image_column: str
     """Column with the images, as `{"bytes", "path"}` or nested lists of pixels."""
     label_column: str
-    """Column with the class indices."""
     streaming: bool = False
     """Whether the splits are streams, without length and random access."""
 
@@ -83,16 +71,14 @@ def load_images(
     classes = label_names(parts["train"], label) or (known.classes if known else None)
     if streaming and classes is None and is_hub_id(name):
         raise CrateError(f"{name} has no class names, and its stream is too long to collect them; do not stream it")
-    if streaming:
-        parts, classes = encode_streams(name, parts, label, classes)
-        if "test" not in parts:
-            belongs = partial(_belongs, column=image, share=test_share, seed=split_seed)
-            parts = {split: parts["train"].filter(partial(belongs, split=split)) for split in ("train", "test")}
-    else:
-        parts, classes = encode_classes(name, parts, label, classes)
+    parts, classes = encode_classes(name, parts, label, classes, streaming)
+    if not streaming:
         _check_classes(name, parts, label, classes)
-        if "test" not in parts:
-            parts["train"], parts["test"] = hold_out(name, parts["train"], label, test_share, split_seed)
+    if "test" not in parts and streaming:
+        belongs = partial(_belongs, column=image, share=test_share, seed=split_seed)
+        parts = {split: parts["train"].filter(partial(belongs, split=split)) for split in ("train", "test")}
+    elif "test" not in parts:
+        parts["train"], parts["test"] = hold_out(name, parts["train"], label, test_share, split_seed)
     return ImageData(name, parts["train"], parts["test"], classes, image, label, streaming)
 
 

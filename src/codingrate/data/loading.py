@@ -28,7 +28,6 @@ class ImageExample(TypedDict, total=False):
     views: list[Tensor]
     """Several crops, one tensor (views, channels, side, side) per size: the global views, then the local ones."""
     label: int
-    """Class index."""
     corrupt: str | None
     """Name of the image if it could not be read, in which case its pixels are black and its label is -1."""
 

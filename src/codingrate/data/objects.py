@@ -48,7 +48,6 @@ class CocoObject:
     box: tuple[float, float, float, float]
     """x, y, width and height in pixels."""
     area: float
-    """Area in pixels."""
     outline: list[Any] | dict[str, Any] | None
     """Polygons or a run-length encoding; None if only the box was annotated."""
     crowd: bool
@@ -71,38 +70,6 @@ def load_coco(path: str | Path, split: str | None = None, limit: int | None = No
     images only.
     """
     file = _annotation_file(Path(path), split)
-    content = _read_annotations(file)
-    folder = _image_folder(file, content["images"])
-    images = [_coco_image(file, folder, record) for record in content["images"]]
-    chosen = {image.id: image for image in images[:limit]}
-    missing = [image.file for image in images[:limit] if not image.file.is_file()]
-    if missing:
-        count = f"{len(missing)} of its {len(images[:limit])} images are not in {folder}"
-        raise CrateError(f"{file}: {count}; the first is {missing[0].name}")
-    sizes = {image.id: (image.height, image.width) for image in images}
-    objects = [_coco_object(file, record, sizes) for record in content["annotations"]]
-    return CocoData(str(path), tuple(images[:limit]), tuple(one for one in objects if one.image in chosen))
-
-
-def _annotation_file(path: Path, split: str | None) -> Path:
-    if path.is_file():
-        return path
-    if not path.is_dir():
-        raise CrateError(f"{path}: no such file or folder; use a folder in COCO's format or its .json file")
-    wanted = path / "annotations" / f"instances_{split or COCO_SPLIT}.json"
-    available = sorted((path / "annotations").glob("instances_*.json"))
-    if wanted.is_file():
-        return wanted
-    if available and (split is not None or len(available) > 1):
-        names = ", ".join(file.stem.removeprefix("instances_") for file in available)
-        raise CrateError(f"{path}: has no annotations of split {split or COCO_SPLIT!r}; its splits are {names}")
-    file = next((file for file in (path / "annotations.json", *available) if file.is_file()), None)
-    if file is None:
-        raise CrateError(f"{path}: has neither annotations.json nor annotations/instances_*.json; name the .json file")
-    return file
-
-
-def _read_annotations(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -112,29 +79,56 @@ def _read_annotations(file: Path) -> dict[str, Any]:
             raise CrateError(f"{file}: has no list of {key}; use annotations in COCO's format (instances_*.json)")
     if not content["images"]:
         raise CrateError(f"{file}: lists no images")
-    return dict(content)
+    folder = _image_folder(file, *_fields(file, content["images"][0], "file_name"))
+    images = [_coco_image(file, folder, record) for record in content["images"]]
+    chosen = images[:limit]
+    missing = [image.file.name for image in chosen if not image.file.is_file()]
+    if missing:
+        count = f"{len(missing)} of its {len(chosen)} images are not in {folder}"
+        raise CrateError(f"{file}: {count}; the first is {missing[0]}")
+    sizes = {image.id: (image.height, image.width) for image in images}
+    objects = [_coco_object(file, record, sizes) for record in content["annotations"]]
+    ids = {image.id for image in chosen}
+    return CocoData(str(path), tuple(chosen), tuple(one for one in objects if one.image in ids))
 
 
-def _image_folder(file: Path, records: list[Any]) -> Path:
+def _annotation_file(path: Path, split: str | None) -> Path:
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise CrateError(f"{path}: no such file or folder; use a folder in COCO's format or its .json file")
+    wanted = path / "annotations" / f"instances_{split or COCO_SPLIT}.json"
+    available = sorted(wanted.parent.glob("instances_*.json"))
+    if wanted not in available and available and (split is not None or len(available) > 1):
+        names = ", ".join(file.stem.removeprefix("instances_") for file in available)
+        raise CrateError(f"{path}: has no annotations of split {split or COCO_SPLIT!r}; its splits are {names}")
+    files = [file for file in (wanted, path / "annotations.json", *available) if file.is_file()]
+    if not files:
+        raise CrateError(f"{path}: has neither annotations.json nor annotations/instances_*.json; name the .json file")
+    return files[0]
+
+
+def _image_folder(file: Path, first: str) -> Path:
+    """Return the folder that has the first image."""
     base = file.parent.parent if file.parent.name == "annotations" else file.parent
     split = file.stem.removeprefix("instances_")
     folders = [folder for folder in (base / "images", base / split, base / "images" / split, base) if folder.is_dir()]
-    name = str(_field(file, records[0], "file_name"))
-    folder = next((folder for folder in folders if (folder / name).is_file()), None)
-    if folder is None:
-        searched = ", ".join(map(str, dict.fromkeys(folders)))
-        raise CrateError(f"{file}: its first image {name} is in none of {searched}; put the images beside the file")
-    return folder
+    for folder in folders:
+        if (folder / first).is_file():
+            return folder
+    searched = ", ".join(map(str, dict.fromkeys(folders)))
+    raise CrateError(f"{file}: its first image {first} is in none of {searched}; put the images beside the file")
 
 
-def _field(file: Path, record: Any, key: str) -> Any:
-    if not isinstance(record, Mapping) or key not in record:
-        raise CrateError(f"{file}: an entry has no {key!r}: {str(record)[:80]}")
-    return record[key]
+def _fields(file: Path, record: Any, *keys: str) -> list[Any]:
+    for key in keys:
+        if not isinstance(record, Mapping) or key not in record:
+            raise CrateError(f"{file}: an entry has no {key!r}: {str(record)[:80]}")
+    return [record[key] for key in keys]
 
 
 def _coco_image(file: Path, folder: Path, record: Any) -> CocoImage:
-    number, name, width, height = (_field(file, record, key) for key in ("id", "file_name", "width", "height"))
+    number, name, width, height = _fields(file, record, "id", "file_name", "width", "height")
     if not all(isinstance(value, int) for value in (number, width, height)) or min(width, height) < 1:
         values = f"{number!r}, {width!r}, {height!r}"
         raise CrateError(f"{file}: id, width and height of an image must be positive integers (got {values})")
@@ -142,7 +136,7 @@ def _coco_image(file: Path, folder: Path, record: Any) -> CocoImage:
 
 
 def _coco_object(file: Path, record: Any, sizes: Mapping[int, tuple[int, int]]) -> CocoObject:
-    image, box = _field(file, record, "image_id"), _field(file, record, "bbox")
+    image, box = _fields(file, record, "image_id", "bbox")
     if image not in sizes:
         raise CrateError(f"{file}: an annotation is for image {image}, which is not listed; the file is incomplete")
     numbers = isinstance(box, list) and all(isinstance(value, (int, float)) for value in box)
@@ -152,7 +146,7 @@ def _coco_object(file: Path, record: Any, sizes: Mapping[int, tuple[int, int]]) 
     if isinstance(outline, list) and not all(isinstance(part, list) and len(part) >= 6 for part in outline):
         polygons = str(outline)[:60]
         raise CrateError(f"{file}: an outline of image {image} must be polygons x, y, x, y, … (got {polygons})")
-    if isinstance(outline, dict) and tuple(outline.get("size", ())) != tuple(sizes[image]):
+    if isinstance(outline, dict) and tuple(outline.get("size", ())) != sizes[image]:
         shapes = f"{outline.get('size')}, but the image {list(sizes[image])}"
         raise CrateError(f"{file}: a mask of image {image} has height and width {shapes}; use matching annotations")
     x, y, width, height = map(float, box)
@@ -181,8 +175,11 @@ class VocImage:
 
 def load_voc(path: str | Path, split: str | None = None, limit: int | None = None) -> tuple[VocImage, ...]:
     """Return the segmented images of a split (default `val`); `path` is VOC2012 or a folder above it."""
-    root = _voc_root(Path(path))
-    split = split or "val"
+    path, split = Path(path), split or "val"
+    roots = (path, *sorted(path.glob("VOC*"), reverse=True), *sorted(path.glob("VOCdevkit/VOC*"), reverse=True))
+    root = next((folder for folder in roots if (folder / "ImageSets" / "Segmentation").is_dir()), None)
+    if root is None:
+        raise CrateError(f"{path}: has no ImageSets/Segmentation; use the folder VOC2012 of PASCAL VOC")
     file = root / "ImageSets" / "Segmentation" / f"{split}.txt"
     if not file.is_file():
         known = ", ".join(sorted(entry.stem for entry in file.parent.glob("*.txt"))) or "none"
@@ -190,18 +187,9 @@ def load_voc(path: str | Path, split: str | None = None, limit: int | None = Non
     names = file.read_text(encoding="utf-8").split()[:limit]
     if not names:
         raise CrateError(f"{file}: lists no images")
-    images = tuple(
-        VocImage(root / "JPEGImages" / f"{name}.jpg", root / "SegmentationClass" / f"{name}.png") for name in names
-    )
+    folders = root / "JPEGImages", root / "SegmentationClass"
+    images = tuple(VocImage(folders[0] / f"{name}.jpg", folders[1] / f"{name}.png") for name in names)
     missing = [part for image in images for part in (image.file, image.label_file) if not part.is_file()]
     if missing:
         raise CrateError(f"{file}: {len(missing)} of the files that it lists are missing; the first is {missing[0]}")
     return images
-
-
-def _voc_root(path: Path) -> Path:
-    folders = [path, *sorted(path.glob("VOC*"), reverse=True), *sorted(path.glob("VOCdevkit/VOC*"), reverse=True)]
-    for folder in folders:
-        if (folder / "ImageSets" / "Segmentation").is_dir():
-            return folder
-    raise CrateError(f"{path}: has no ImageSets/Segmentation; use the folder VOC2012 of PASCAL VOC")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from ..errors import CrateError
 from .catalog import GLUE
 from .columns import check_texts, encode_classes, encode_numbers, find_column, find_sentence_columns, hold_out
-from .sources import check_share, open_splits
+from .sources import check_share, choose_splits, open_splits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,7 +24,6 @@ class SentenceData:
     """Labeled sentences or pairs, split, with every label checked."""
 
     name: str
-    """Name, path or hub id that the data was opened by."""
     train: Any
     """Training split, a `datasets.Dataset`."""
     validation: dict[str, Any]
@@ -58,7 +57,11 @@ def load_sentences(
     check_share("validation_share", validation_share)
     if task is not None and regression not in (None, task.classes is None):
         raise CrateError(f"`regression` cannot be {regression} for {name}; leave it out")
-    parts = _choose(name, open_splits(name, kind="sentences", path=path))
+    splits = open_splits(name, kind="sentences", path=path)
+    if "train" not in splits and len(splits) > 1:
+        raise CrateError(f"{name} has no training split, only {', '.join(splits)}")
+    validation = {split: part for split, part in splits.items() if split.startswith("validation")}
+    parts = {"train": splits["train"], **validation} if "train" in splits and validation else choose_splits(splits)
     train = parts["train"]
     texts = find_sentence_columns(name, train, tuple(columns) if columns else None, task.columns if task else None)
     others = {column: feature for column, feature in train.features.items() if column not in texts}
@@ -79,18 +82,6 @@ def load_sentences(
     return SentenceData(name, train, parts, texts, label, classes)
 
 
-def _choose(name: str, splits: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `train` and the validation sets, or else `test`, which GLUE has without labels."""
-    if "train" not in splits:
-        if len(splits) > 1:
-            raise CrateError(f"{name} has no training split, only {', '.join(splits)}")
-        return {"train": next(iter(splits.values()))}
-    validation = {split: part for split, part in splits.items() if split.startswith("validation")}
-    if not validation and "test" in splits:
-        validation = {"test": splits["test"]}
-    return {"train": splits["train"], **validation}
-
-
 class SentenceExample(TypedDict):
     """One sentence or pair with its special tokens."""
 
@@ -98,27 +89,24 @@ class SentenceExample(TypedDict):
     label: int | float
 
 
+@dataclass(eq=False)
 class SentenceDataset(Dataset[SentenceExample]):
     """Sentences or pairs, tokenized when they are read; a pair that is too long is shortened at its longer sentence.
 
     A float label means regression, an integer is a class index.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        columns: Sequence[str],
-        tokenizer: PreTrainedTokenizerBase,
-        max_length: int = 512,
-        label_column: str = "label",
-    ) -> None:
-        least = tokenizer.num_special_tokens_to_add(pair=len(columns) == 2) + len(columns)
-        if max_length < least:
-            raise CrateError(
-                f"`max_length` is {max_length}; special tokens and one token of each sentence need {least}"
-            )
-        self.dataset, self.columns, self.label_column = dataset, tuple(columns), label_column
-        self.tokenizer, self.max_length = tokenizer, max_length
+    dataset: Any
+    columns: Sequence[str]
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int = 512
+    label_column: str = "label"
+
+    def __post_init__(self) -> None:
+        least = self.tokenizer.num_special_tokens_to_add(pair=len(self.columns) == 2) + len(self.columns)
+        if self.max_length < least:
+            needs = f"special tokens and one token of each sentence need {least}"
+            raise CrateError(f"`max_length` is {self.max_length}; {needs}")
 
     def __len__(self) -> int:
         return len(self.dataset)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import itertools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import CrateError, unknown_name
 from .catalog import BUILT_IN_IMAGES, HUB_DATASETS, HubDataset, dataset_names, text_names
 from .documents import TEXT_SUFFIXES, file_key
-from .mnist_idx import image_dataset, is_idx, open_digits, open_idx
 
 Kind = Literal["images", "text", "sentences"]
 
@@ -70,7 +75,7 @@ def open_splits(name: str, *, kind: Kind, path: str | Path | None = None, stream
             raise CrateError(f"`path` is for {', '.join(known)}, not for {name!r}; use the path itself as the name")
         return _open_local(Path(path).expanduser(), kind, streaming)
     if name == BUILT_IN_IMAGES and kind == "images":
-        digits = open_digits()
+        digits = _open_digits()
         return Splits({"train": digits.to_iterable_dataset(num_shards=8) if streaming else digits})
     if name in known:
         return _open_hub(name, known[name], streaming)
@@ -145,11 +150,11 @@ def _open_local(path: Path, kind: Kind, streaming: bool) -> Splits:
         raise CrateError(f"no such file or folder: {path}")
     elif (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         opened = _open_saved(path)
-    elif kind == "images" and any(is_idx(entry) for entry in path.iterdir()):
-        opened = open_idx(path)
+    elif kind == "images" and any("idx3-ubyte" in file.name or "idx1-ubyte" in file.name for file in path.iterdir()):
+        opened = _open_idx(path)
     else:
         files = _find_files(path, kind)
-        opened = None if files else _open_class_folders(path)  # only images may have no files of these types
+        opened = _open_class_folders(path) if kind == "images" and not files else None
     if opened is None:
         is_text = next(iter(files.values()))[0].suffix.lower() not in TABLES
         return Splits(files if is_text else _open_tables(files, streaming), lambda split: file_key(files[split]))
@@ -267,3 +272,64 @@ def _open_classes(root: Path, names: list[str]) -> Any:
             raise CrateError(f"{root} has class {folder.name!r}, which the training folder does not have")
     labels = (label for folder, files in images.items() for label in [names.index(folder.name)] * len(files))
     return image_dataset(itertools.chain.from_iterable(images.values()), labels, names)
+
+
+def _read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Read the array of an idx file: magic number, one big-endian size per dimension, then the bytes."""
+    header, magic = struct.Struct(f">{1 + dimensions}I"), 0x800 + dimensions  # 8 stands for unsigned bytes
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        actual, *shape = header.unpack_from(raw)
+        if actual != magic:
+            raise ValueError(f"magic number {actual:#010x}, expected {magic:#010x}")
+        return np.frombuffer(raw, np.uint8, offset=header.size).reshape(shape)
+    except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
+        raise CrateError(f"cannot read {path} as an idx file: {error}; download it again") from error
+
+
+def _idx_file(folder: Path, prefix: str, kind: str) -> Path | None:
+    stem, end = f"{prefix}-{kind}", {"images": "idx3-ubyte", "labels": "idx1-ubyte"}[kind]
+    paths = (folder / f"{stem}{joint}{end}{packed}" for joint in "-." for packed in ("", ".gz"))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _open_idx(folder: Path) -> dict[str, Any]:
+    """Return the splits of a folder with `train-images-idx3-ubyte[.gz]`, `train-labels-idx1-ubyte[.gz]`, `t10k-…`."""
+    splits = {}
+    for prefix, split in (("train", "train"), ("t10k", "test"), ("test", "test")):
+        images, labels = _idx_file(folder, prefix, "images"), _idx_file(folder, prefix, "labels")
+        if images is None and labels is None:
+            continue
+        if images is None or labels is None:
+            missing = f"{prefix}-images-idx3-ubyte" if images is None else f"{prefix}-labels-idx1-ubyte"
+            raise CrateError(f"{folder} has no {missing}[.gz] beside {(images or labels).name}")  # type: ignore[union-attr]
+        pixels, classes = _read_idx(images, 3), _read_idx(labels, 1)
+        if len(pixels) != len(classes):
+            raise CrateError(f"{images} has {len(pixels)} images, but {labels.name} has {len(classes)} labels")
+        splits[split] = _gray_images(pixels, classes)
+    if "train" not in splits:
+        raise CrateError(f"{folder} has no train-images-idx3-ubyte[.gz]")
+    return splits
+
+
+def image_dataset(images: Iterable[bytes | str], labels: Iterable[int], names: Sequence[str] | None = None) -> Any:
+    """Return a dataset of images, each the content or the path of a file, with class names if there are any."""
+    import datasets
+
+    label = datasets.Value("int64") if names is None else datasets.ClassLabel(names=[*names])
+    features = datasets.Features({"image": datasets.Image(decode=False), "label": label})
+    return datasets.Dataset.from_dict({"image": [*images], "label": [*labels]}, features=features)
+
+
+def _gray_images(pixels: NDArray[np.uint8], labels: NDArray[Any]) -> Any:
+    """Return a dataset of gray images (n, height, width), stored as PGM: a header before the raw bytes."""
+    header = b"P5 %d %d 255\n" % (pixels.shape[2], pixels.shape[1])
+    return image_dataset((header + image.tobytes() for image in pixels), labels.tolist())
+
+
+def _open_digits() -> Any:
+    """Return scikit-learn's 1,797 handwritten digits of 8×8 pixels, their 17 gray levels scaled to 0…255."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return _gray_images(np.rint(bunch.images * (255 / 16)).astype(np.uint8), bunch.target)

@@ -25,11 +25,8 @@ class TextData:
     """Documents for training and validation, not yet read."""
 
     name: str
-    """Name, path or hub id that the text was opened by."""
     train: Documents
-    """Documents to train on."""
     validation: Documents
-    """Documents to evaluate on during training."""
     text_column: str | None
     """Column of a table that holds the text; None for text files."""
     streaming: bool = False
@@ -87,10 +84,8 @@ def _documents(name: str, opened: Splits, column: str | None, separate: str) -> 
         return {split: FileDocuments([*map(Span, files)], separate) for split, files in opened.items()}, None
     for split, dataset in opened.items():
         column = find_text_column(name if len(opened) == 1 else f"the {split} split of {name}", dataset, column)
-    documents: dict[str, Documents] = {
-        split: RowDocuments(dataset, str(column), partial(opened.version, split)) for split, dataset in opened.items()
-    }
-    return documents, column
+    rows = {split: RowDocuments(opened[split], str(column), partial(opened.version, split)) for split in opened}
+    return dict(rows), column
 
 
 def _hold_out(name: str, documents: Documents, share: float, seed: int) -> tuple[Documents, Documents]:
@@ -120,9 +115,8 @@ def pydoc_topics() -> tuple[list[str], list[str]]:
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
-        raise CrateError(
-            "this Python comes without pydoc_data; install its standard library or use another text"
-        ) from error
+        advice = "install its standard library or use another text"
+        raise CrateError(f"this Python comes without pydoc_data; {advice}") from error
     budget = PYDOC_SHARE * sum(map(len, topics.values()))
     held: set[str] = set()
     for group in sorted(_connected(topics), key=lambda group: hashlib.sha256(min(group).encode()).hexdigest()):

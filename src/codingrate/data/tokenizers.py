@@ -124,10 +124,8 @@ def _from_pretrained(spec: str) -> PreTrainedTokenizerFast:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder if folder.exists() else spec, trust_remote_code=False)
     except Exception as error:  # missing, no network, damaged: the advice is the same
-        raise CrateError(
-            f"cannot load the tokenizer {spec!r}; use 'bytes', 'bpe', a folder with tokenizer.json or a hub id "
-            f"[{first_line(error)}]"
-        ) from error
+        advice = "use 'bytes', 'bpe', a folder with tokenizer.json or a hub id"
+        raise CrateError(f"cannot load the tokenizer {spec!r}; {advice} [{first_line(error)}]") from error
     if not tokenizer.is_fast:
         raise CrateError(f"the tokenizer {spec!r} has no fast version; save it with a tokenizer.json")
     return cast("PreTrainedTokenizerFast", tokenizer)
@@ -142,7 +140,5 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: CrateConfig) -> 
     """Refuse a tokenizer with ids that the model has no embedding for."""
     count = id_count(tokenizer)
     if count > config.vocab_size:
-        raise CrateError(
-            f"the tokenizer has {count} ids, the model only {config.vocab_size}; set vocab_size to {count} or more, "
-            "or use the tokenizer that the model was trained with"
-        )
+        advice = f"set vocab_size to {count} or more, or use the tokenizer that the model was trained with"
+        raise CrateError(f"the tokenizer has {count} ids, the model only {config.vocab_size}; {advice}")
