@@ -14,18 +14,11 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 
 from ..errors import CrateError
-from ..operators import (
-    TSSA,
-    DictionarySparsifier,
-    OutputProjection,
-    OvercompleteDictionary,
-    SubspaceAttention,
-    orthogonality_gap,
-)
+from ..operators import TSSA, DictionarySparsifier, OutputProjection, OvercompleteDictionary
 from .cache import LayerCache, cached_attention_mask, cached_length, use_projection_layers
 from .config import CrateConfig
 from .embedding import PatchEmbedding, PositionTable, TextEmbedding
-from .layers import DecoderLayer, EncoderLayer, Synthesis
+from .layers import EncoderLayer, Layer, Synthesis, orthogonality_gaps
 from .outputs import CrateModelOutput, Trace, can_return_tuple
 from .processing import image_processor
 
@@ -109,15 +102,15 @@ class CratePreTrainedModel(PreTrainedModel):
         `dictionary` is ‖DᵀD − I‖_F. A layer without bases or without a dictionary has no such entry.
         """
         return [
-            {"layer": name, **{key: float(gap.mean().detach()) for key, gap in _gaps(layer).items()}}
+            {"layer": name, **{key: float(gap.mean().detach()) for key, gap in orthogonality_gaps(layer).items()}}
             for name, layer in self.named_modules()
-            if isinstance(layer, (EncoderLayer, DecoderLayer))
+            if isinstance(layer, Layer)
         ]
 
     def orthogonality_penalty(self) -> Tensor:
         """Compute Σ over layers of ‖UᵀU − I‖² + ‖DᵀD − I‖², differentiable."""
-        layers = [layer for layer in self.modules() if isinstance(layer, (EncoderLayer, DecoderLayer))]
-        gaps = [gap.square() for layer in layers for key, gap in _gaps(layer).items() if key != "within"]
+        layers = [orthogonality_gaps(layer) for layer in self.modules() if isinstance(layer, Layer)]
+        gaps = [gap.square() for layer in layers for key, gap in layer.items() if key != "within"]
         return torch.stack(gaps).sum() if gaps else torch.zeros((), device=self.device)
 
     def regularized(self, loss: Tensor) -> Tensor:
@@ -139,20 +132,6 @@ class CratePreTrainedModel(PreTrainedModel):
         super().save_pretrained(save_directory, *args, **kwargs)
         if self.config.modality == "vision" and kwargs.get("is_main_process", True):
             image_processor(self.config.image_sides, self.config.num_channels).save_pretrained(save_directory)
-
-
-def _gaps(layer: nn.Module) -> dict[str, Tensor]:
-    """Return the deviations of one layer from orthonormal bases and an orthogonal dictionary."""
-    gaps = {}
-    attention = layer.attention
-    if isinstance(attention, SubspaceAttention):
-        gaps["within"] = orthogonality_gap(attention.bases)
-        gaps["across"] = orthogonality_gap(attention.subspaces().mT)
-    if isinstance(layer, DecoderLayer):
-        gaps["dictionary"] = orthogonality_gap(layer.synthesis.dictionary)
-    elif isinstance(layer, EncoderLayer) and isinstance(layer.sparsifier, DictionarySparsifier):
-        gaps["dictionary"] = orthogonality_gap(layer.sparsifier.atoms())
-    return gaps
 
 
 class CrateModel(CratePreTrainedModel):

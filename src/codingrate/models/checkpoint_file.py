@@ -122,13 +122,11 @@ def renamed(
     `{}` stands for the index of a layer and `*` for both weight and bias. Several of their names, separated by spaces,
     are concatenated.
     """
-
-    def keys(pattern: str, i: int, kind: str) -> tuple[str, ...]:
-        return tuple(f"{theirs}{name}".format(i).replace("*", kind) for name in pattern.split())
-
     return {
-        f"{ours}{name}".format(i).replace("*", kind): Source(keys(pattern, i, kind), transposed, leading)
-        for name, pattern in names.items()
+        f"{ours}{name}".format(i).replace("*", kind): Source(
+            tuple(f"{theirs}{key}".format(i).replace("*", kind) for key in keys.split()), transposed, leading
+        )
+        for name, keys in names.items()
         for i in range(layers)
         for kind in ("weight", "bias")
     }

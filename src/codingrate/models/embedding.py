@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -75,13 +76,10 @@ class PositionTable(nn.Module):
             return self.weight
         front = int(self.config.class_token)
         patches = self.weight[front:].unflatten(0, self.config.grid).permute(2, 0, 1)[None]
-        offset = self.config.interpolate_offset
-        # With an offset the released code passes a scale to interpolate instead of a size.
-        target: dict[str, object] = {"size": grid}
-        if offset:
-            scale = tuple((side + offset) / own for side, own in zip(grid, self.config.grid, strict=True))
-            target = {"scale_factor": scale}
-        resized = F.interpolate(patches.float(), mode="bicubic", align_corners=False, **target)  # type: ignore[arg-type]
+        target: dict[str, Any] = {"size": grid}
+        if offset := self.config.interpolate_offset:  # the released code then passes a scale and not a size
+            target = {"scale_factor": [(new + offset) / own for new, own in zip(grid, self.config.grid, strict=True)]}
+        resized = F.interpolate(patches.float(), mode="bicubic", align_corners=False, **target)
         return torch.cat([self.weight[:front], resized[0].flatten(1).mT.to(self.weight.dtype)])
 
 

@@ -21,9 +21,9 @@ from .language import CrateForCausalLM, CrateForMaskedLM, CrateForSequenceClassi
 from .presets import BLACK_BOX
 
 _ACTIVATIONS = {  # name in transformers: ours
-    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
-    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu-tanh"),
-}
+    "gelu": "gelu", "gelu_python": "gelu",
+    "gelu_new": "gelu-tanh", "gelu_fast": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh",
+}  # fmt: skip
 
 _REQUIRED = {
     "add_cross_attention": False, "is_decoder": False, "position_embedding_type": "absolute",
@@ -47,12 +47,10 @@ _ROBERTA = {
 }  # fmt: skip
 _ROBERTA_LAYER = {
     "attention.project.*": "attention.self.query.* attention.self.key.* attention.self.value.*",
-    "attention.output.*": "attention.output.dense.*",
-    "attention_norm.*": "attention.output.LayerNorm.*",
-    "sparsifier.expand.*": "intermediate.dense.*",
-    "sparsifier.contract.*": "output.dense.*",
+    "attention.output.*": "attention.output.dense.*", "attention_norm.*": "attention.output.LayerNorm.*",
+    "sparsifier.expand.*": "intermediate.dense.*", "sparsifier.contract.*": "output.dense.*",
     "sparsifier_norm.*": "output.LayerNorm.*",
-}
+}  # fmt: skip
 
 
 def load_foreign(folder: Path, report: Report) -> CratePreTrainedModel:
@@ -122,13 +120,10 @@ def _common_fields(config: Any, dropout: tuple[str, ...], eps: float, report: Re
 
 def _gpt2(config: Any, tensors: Mapping[str, Tensor], report: Report) -> ImportPlan:
     """Plan GPT-2: LayerNorm first, GELU by tanh, and linear maps stored (in, out)."""
-    fields = {
-        **_common_fields(config, ("embd_pdrop", "attn_pdrop", "resid_pdrop"), config.layer_norm_epsilon, report),
-        "causal": True,
-        "final_norm": True,
-        "attention_scale": None if config.scale_attn_weights else 1.0,
-        "scaled_output_init": True,
-    }
+    rates = ("embd_pdrop", "attn_pdrop", "resid_pdrop")
+    fields = _common_fields(config, rates, config.layer_norm_epsilon, report)
+    fields |= {"causal": True, "final_norm": True, "scaled_output_init": True}
+    fields["attention_scale"] = None if config.scale_attn_weights else 1.0
     body = "transformer." if any(key.startswith("transformer.") for key in tensors) else ""
     head = f"{body}wte.weight" if config.tie_word_embeddings else "lm_head.weight"
     sources = {
@@ -145,13 +140,9 @@ def _roberta(config: Any, tensors: Mapping[str, Tensor], report: Report) -> Impo
     if config.pad_token_id is None:
         raise CrateError("config.json: pad_token_id is missing; RoBERTa counts its positions from it")
     rates = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-    fields = {
-        **_common_fields(config, rates, config.layer_norm_eps, report),
-        "norm": "post",
-        "position_offset": config.pad_token_id + 1,
-        "type_vocab_size": config.type_vocab_size,
-        "embedding_norm": True,
-    }
+    fields = _common_fields(config, rates, config.layer_norm_eps, report)
+    fields |= {"norm": "post", "embedding_norm": True, "type_vocab_size": config.type_vocab_size}
+    fields["position_offset"] = config.pad_token_id + 1
     sources = {
         **renamed(_ROBERTA, "crate.embedding.", "roberta.embeddings."),
         **renamed(_ROBERTA_LAYER, "crate.layers.{}.", "roberta.encoder.layer.{}.", config.num_hidden_layers),

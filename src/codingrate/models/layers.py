@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..operators import ATTENTION, SPARSIFIERS, KeyValueCache
+from ..operators import ATTENTION, SPARSIFIERS, DictionarySparsifier, KeyValueCache, SubspaceAttention
+from ..operators.orthogonality import orthogonality_gap
 from .config import CrateConfig
 
 
@@ -114,3 +115,16 @@ class DecoderLayer(Layer):
     def attention_input(self, z: Tensor) -> Tensor:
         """Return the input of the attention for tokens Z^{ℓ+½}."""
         return self.attention_norm(z)
+
+
+def orthogonality_gaps(layer: nn.Module) -> dict[str, Tensor]:
+    """Return the deviations of one layer from orthonormal bases and an orthogonal dictionary."""
+    gaps = {}
+    if isinstance(layer.attention, SubspaceAttention):
+        gaps["within"] = orthogonality_gap(layer.attention.bases)
+        gaps["across"] = orthogonality_gap(layer.attention.subspaces().mT)
+    if isinstance(layer, DecoderLayer):
+        gaps["dictionary"] = orthogonality_gap(layer.synthesis.dictionary)
+    elif isinstance(layer, EncoderLayer) and isinstance(layer.sparsifier, DictionarySparsifier):
+        gaps["dictionary"] = orthogonality_gap(layer.sparsifier.atoms())
+    return gaps

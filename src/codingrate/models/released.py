@@ -11,7 +11,7 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from os import PathLike
 from pathlib import Path
@@ -68,43 +68,31 @@ _HEAD = {"head_norm": "mlp_head.0", "head": "mlp_head.1"}
 _STEM = {
     f"{EMBEDDING}{ours}": f"to_patch_embedding.{i}" for i, ours in enumerate(("patch_norm", "project", "token_norm"), 1)
 }
-_CLASSIFIER: dict[str, Any] = {
-    "model": CrateForImageClassification, "modules": {**_STEM, **_HEAD}, "positions": "pos_embedding",
-    "layers": "transformer.layers.{}.", "fields": {"skip": "residual"},
-}  # fmt: skip
-_MAE: dict[str, Any] = {"layers": "blocks.{}.layers.0.", "sparsity": presets.RELEASED_MAE["sparsity"]}
+_MAE_STEM = {f"{EMBEDDING}project": "patch_embed.proj", "crate.norm": "norm"}
 _MAE_FIELDS = {**presets.RELEASED_MAE, "patch_norm": False, "initializer": "xavier"}
-_CONVOLUTION = {f"{EMBEDDING}project": "patch_embed.proj", "crate.norm": "norm"}
 
-CLASSIFIER = Family("CRATE classifier", **_CLASSIFIER)
-DEMO = Family(
-    "CRATE feature extractor of the patch-8 demo", **_CLASSIFIER, heads={768: 6}, unused=r"head\.(weight|bias)"
-)  # its forward pass ends at the d-dimensional mlp_head and never applies its classifier of 21K classes
-ALPHA = Family(
-    "CRATE-alpha classifier",
-    **{**_CLASSIFIER, "modules": {f"{EMBEDDING}project": "conv1", **_HEAD}, "fields": presets.ALPHA},
+CLASSIFIER = Family(
+    "CRATE classifier", CrateForImageClassification, modules={**_STEM, **_HEAD}, positions="pos_embedding",
+    layers="transformer.layers.{}.", fields={"skip": "residual"},
+)  # fmt: skip
+DEMO = replace(  # its forward pass ends at the d-dimensional mlp_head and never applies its classifier of 21K classes
+    CLASSIFIER, title="CRATE feature extractor of the patch-8 demo", heads={768: 6}, unused=r"head\.(weight|bias)"
+)
+ALPHA = replace(
+    CLASSIFIER, title="CRATE-alpha classifier", modules={f"{EMBEDDING}project": "conv1", **_HEAD}, fields=presets.ALPHA,
     sparsifier={**_ISTA, "sparsifier.dictionary": "fn.D", "sparsifier.synthesis": "fn.D1"},
-)
-MAE = Family(
-    "CRATE-MAE autoencoder",
-    CrateForMaskedAutoencoding,
-    modules={**_CONVOLUTION, "decoder_norm": "decoder_norm", "predict": "decoder_pred"},
-    positions="decoder_pos_embed",  # the encoder adds this one too
-    **_MAE,
-    tokens={**_CLASS_TOKEN, "mask_token": "mask_token"},
-    decoder="decoder_blocks.{}.layers.0.",
-    fields=_MAE_FIELDS,
+)  # fmt: skip
+MAE_CLASSIFIER = Family(  # its LayerNorm before the head is the final norm of the body
+    "CRATE-MAE classifier", CrateForImageClassification, modules={**_MAE_STEM, "head": "head"}, positions="pos_embed",
+    layers="blocks.{}.layers.0.", fields={**_MAE_FIELDS, "head_norm": False}, unused=r"mask_token|decoder_.*",
+    sparsity=presets.RELEASED_MAE["sparsity"],
+)  # fmt: skip
+MAE = replace(  # its encoder adds decoder_pos_embed too
+    MAE_CLASSIFIER, title="CRATE-MAE autoencoder", model=CrateForMaskedAutoencoding, positions="decoder_pos_embed",
+    modules={**_MAE_STEM, "decoder_norm": "decoder_norm", "predict": "decoder_pred"}, fields=_MAE_FIELDS,
+    tokens={**_CLASS_TOKEN, "mask_token": "mask_token"}, decoder="decoder_blocks.{}.layers.0.",
     unused=r"pos_embed|decoder_embed\.(weight|bias)",
-)
-MAE_CLASSIFIER = Family(
-    "CRATE-MAE classifier",  # its LayerNorm before the head is the final norm of the body
-    CrateForImageClassification,
-    modules={**_CONVOLUTION, "head": "head"},
-    positions="pos_embed",
-    **_MAE,
-    fields={**_MAE_FIELDS, "head_norm": False},
-    unused=r"mask_token|decoder_.*",
-)
+)  # fmt: skip
 
 _OTHERS = {  # regular expression of a telltale key: description of the model
     r"transformer\.h\.\d+\.attn\.temp$": "a ToST language model",
@@ -224,7 +212,12 @@ def plan_released(shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Any
     layers = _depth(family, family.layers, shapes)
     decoder_layers = _depth(family, family.decoder, shapes) if family.decoder else 0
     projection = f"{family.modules[EMBEDDING + 'project']}.weight"
-    patch = _patch_side(projection, shape(projection, 2, 4))
+    flat = shape(projection, 2, 4)[1:]  # 3P², or of a convolution 3, P, P
+    patch = math.isqrt(math.prod(flat) // 3)
+    if not patch or flat not in ((3 * patch**2,), (3, patch, patch)):
+        raise CrateError(
+            f"{projection} has shape {shapes[projection]}, which is no projection of square patches with three channels"
+        )
     subspaces = f"{family.layers.format(0)}0.fn.qkv.weight"
     inner, width = shape(subspaces, 2)  # K·p, d
     if width != d:
@@ -251,8 +244,7 @@ def plan_released(shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Any
         fields["expansion"] = max(shape(f"{family.layers.format(0)}1.fn.D", 2)[1] // d, 1)
     if patch == 8 and family in (CLASSIFIER, DEMO):
         fields["interpolate_offset"] = 0.1  # the released patch-8 code resizes its positions with this
-    bias = bool(fields.get("output_bias", True))
-    sources = released_sources(family, layers, decoder_layers, bias, identity)
+    sources = released_sources(family, layers, decoder_layers, fields.get("output_bias", True), identity)
     return ImportPlan(family.title, family.model, fields, sources, family.unused)
 
 
@@ -264,14 +256,6 @@ def _depth(family: Family, layers: str, keys: Iterable[str]) -> int:
     if len(indices) != depth or not depth:
         raise CrateError(f"{family.title} without {layers.format(depth)}*; the checkpoint is incomplete")
     return depth
-
-
-def _patch_side(key: str, shape: tuple[int, ...]) -> int:
-    """Return P of a projection (d, 3P²) or a convolution (d, 3, P, P)."""
-    side = math.isqrt(math.prod(shape[1:]) // 3)
-    if side and shape[1:] in ((3 * side**2,), (3, side, side)):
-        return side
-    raise CrateError(f"{key} has shape {shape}, which is no projection of square patches with three channels")
 
 
 def _heads(heads: int | None, family: Family, d: int, inner: int, identity: bool, report: Report) -> int:
