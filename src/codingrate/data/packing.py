@@ -106,10 +106,7 @@ def pack_text(
 
 
 def read_tokens(path: str | Path) -> TokenFile | None:
-    """Return a file that `pack_text` wrote, or None if it is missing or incomplete.
-
-    The JSON file is written last and knows the size of the other.
-    """
+    """Return a file that `pack_text` wrote, or None if it is missing or not as long as its JSON file says."""
     path = Path(path)
     try:
         about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
