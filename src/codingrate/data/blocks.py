@@ -136,10 +136,7 @@ def mask_tokens(
 def mask_own_tokens(
     input_ids: Tensor, masking: Masking | PreTrainedTokenizerBase, probability: float = 0.15, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Mask each block of ids (batch, n) with a generator that is seeded by the block itself.
-
-    A loss then does not depend on how a text is divided into batches or processes.
-    """
+    """Mask each block of ids (batch, n) with a generator seeded by the block, whatever the batches and processes."""
     masking = masking if isinstance(masking, Masking) else Masking.of(masking)
     ids = input_ids.cpu()
     if not len(ids):

@@ -196,9 +196,8 @@ def encode_classes(
         labels_of = _stream_values if streaming else _label_values
         classes, index = classes_of(source, labels_of(source, splits["train"], column))
     if len(classes) < 2:
-        raise CrateError(
-            f"{name} has one class only ({', '.join(map(repr, classes))}); classification needs two or more"
-        )
+        only = ", ".join(map(repr, classes))
+        raise CrateError(f"{name} has one class only ({only}); classification needs two or more")
     encoder, encoded = LabelEncoder(name, column, classes, index), {}
     if streaming:
         has_names = label_names(splits["train"], column) is not None

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -106,10 +107,7 @@ def pack_text(
 
 
 def read_tokens(path: str | Path) -> TokenFile | None:
-    """Return a file that `pack_text` wrote, or None if it is missing or incomplete.
-
-    The JSON file is written last and knows the size of the other.
-    """
+    """Return a file that `pack_text` wrote, or None if it is missing or not as long as its JSON file says."""
     path = Path(path)
     try:
         about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
@@ -163,14 +161,17 @@ class Encoder:
         """Return the ids of pieces that follow those of the last call, and the size of their text in bytes."""
         raw = [text.encode() for text, _ in pieces]
         if self._table is not None:
-            encoded = [self._table[np.frombuffer(text, np.uint8)] for text in raw]
+            ids, ends = self._table[np.frombuffer(b"".join(raw), np.uint8)], accumulate(map(len, raw))
+            encoded = [ids[end - len(text) : end] for text, end in zip(raw, ends, strict=True)]
         else:
             encodings = self.tokenizer.encode_batch_fast([text for text, _ in pieces], add_special_tokens=False)
             encoded = [np.array(encoding.ids, self._little) for encoding in encodings]
         parts = []
-        for (_, end), ids in zip(pieces, encoded, strict=True):
-            parts += [self.before] * self._starts_document + [ids] + [self.after] * end
-            self._starts_document = end
+        for (_, last), own in zip(pieces, encoded, strict=True):
+            parts += [self.before, own] if self._starts_document else [own]
+            if last:
+                parts.append(self.after)
+            self._starts_document = last
         return np.concatenate(parts, dtype=self._little), sum(map(len, raw))
 
     def _special_ids(self, tokenizer: PreTrainedTokenizerBase, special: SpecialTokens) -> tuple[list[int], list[int]]:

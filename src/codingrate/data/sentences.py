@@ -91,10 +91,7 @@ class SentenceExample(TypedDict):
 
 @dataclass(eq=False)
 class SentenceDataset(Dataset[SentenceExample]):
-    """Sentences or pairs, tokenized when they are read; a pair that is too long is shortened at its longer sentence.
-
-    A float label means regression, an integer is a class index.
-    """
+    """Sentences or pairs, tokenized when they are read; a pair that is too long is shortened at its longer sentence."""
 
     dataset: Any
     columns: Sequence[str]
