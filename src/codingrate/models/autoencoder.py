@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, cast
 
 import torch
@@ -73,23 +72,19 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
 
     @can_return_tuple
     def forward(
-        self,
-        pixel_values: Tensor | None = None,
-        mask: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | Collection[int] | None = None,
-        **_: Any,
+        self, pixel_values: Tensor | None = None, mask: Tensor | None = None, **kwargs: Any
     ) -> CrateAutoencoderOutput:
         """Reconstruct images from their kept patches.
 
-        `mask` (batch, N) is True for removed patches; it is drawn at random if it is None.
+        `mask` (batch, N) is True for removed patches; it is drawn at random if it is None. `output_hidden_states` and
+        `output_attentions` are those of the body.
         """
         if pixel_values is None:
             raise CrateError("pixel_values is missing; an autoencoder reads (batch, channels, height, width)")
         patches, grid = self.embedding.patches(pixel_values)
         mask = self._check_mask(mask, patches)
 
-        trace = self.crate.trace(output_hidden_states, output_attentions)
+        trace = self.crate.trace(kwargs.get("output_hidden_states"), kwargs.get("output_attentions"))
         z = trace.run(self.crate.layers, self.encode(patches, mask, grid))
         z = self.enter_decoder(self.crate.norm(z), mask, grid)
         decoded = self.decoder_norm(trace.run(self.decoder_layers, z))
@@ -125,13 +120,12 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
 
     def encode(self, patches: Tensor, mask: Tensor, grid: tuple[int, int]) -> Tensor:
         """Compute Z^1 (batch, n, d) of the masked image."""
-        embedding = self.embedding
         if self.config.mask_space == "pixel":
             patches = torch.where(mask[..., None], self.mask_token.to(patches.dtype), patches)
-        tokens = embedding.tokens(patches)
+        tokens = self.embedding.tokens(patches)
         if self.config.mask_space == "embedding":
             tokens = torch.where(mask[..., None], self.mask_token.to(tokens.dtype), tokens)
-        tokens = embedding.dropout(embedding.add_positions(tokens, grid))
+        tokens = self.embedding.dropout(self.embedding.add_positions(tokens, grid))
         if self.config.mask_space != "drop":
             return tokens
         front = int(self.config.class_token)
@@ -140,8 +134,7 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
 
     def kept(self, mask: Tensor) -> Tensor:
         """Return the indices of the kept patches in order, (batch, kept); every image keeps equally many."""
-        count = kept_patches(mask.shape[1], self.config.mask_ratio)
-        return mask.byte().argsort(dim=1, stable=True)[:, :count]
+        return mask.byte().argsort(dim=1, stable=True)[:, : kept_patches(mask.shape[1], self.config.mask_ratio)]
 
     def enter_decoder(self, z: Tensor, mask: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return the input of the decoder: the code itself or, for the black-box MAE, with mask tokens inserted."""

@@ -146,8 +146,7 @@ class CrateModel(CratePreTrainedModel):
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the word embedding, or the patch projection."""
-        embedding = self.embedding
-        return embedding.project if isinstance(embedding, PatchEmbedding) else embedding.words
+        return getattr(self.embedding, "project" if self.config.modality == "vision" else "words")
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         setattr(self.embedding, "project" if self.config.modality == "vision" else "words", value)

@@ -67,17 +67,11 @@ class Prototypes(nn.Module):
     g starts at 1. With `normalize_prototypes` it stays 1 (a buffer), so that scores of unit vectors are cosines.
     """
 
-    gain: Tensor
-
     def __init__(self, config: CrateConfig) -> None:
         super().__init__()
         self.config = config
         self.direction = nn.Parameter(torch.empty(config.prototypes, config.projection_bottleneck))
-        gain = torch.empty(config.prototypes, 1)
-        if config.normalize_prototypes:
-            self.register_buffer("gain", gain)
-        else:
-            self.gain = nn.Parameter(gain)
+        self.gain = (nn.Buffer if config.normalize_prototypes else nn.Parameter)(torch.empty(config.prototypes, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.gain * F.normalize(self.direction, dim=1))
@@ -143,14 +137,12 @@ class CrateForSelfDistillation(CratePreTrainedModel):
     of the step and `update_teacher`. The teacher is the result: `crate` is its body, and `features` are its features.
     """
 
-    center: Tensor
-
     def __init__(self, config: CrateConfig) -> None:
         self.expect_modality(config, "vision")
         super().__init__(config)
         self.student = Branch(config)
         self.teacher = Branch(config)
-        self.register_buffer("center", torch.zeros(self.student.head.outputs))
+        self.center = nn.Buffer(torch.zeros(self.student.head.outputs))
         self.post_init()
         self.train(self.training)
 
@@ -209,12 +201,8 @@ class CrateForSelfDistillation(CratePreTrainedModel):
         with torch.no_grad():
             teacher = self.teacher(views[0].flatten(0, 1)).unflatten(0, (len(views[0]), batch))
         loss = distillation_loss(student, teacher, self.center, student_temperature, teacher_temperature)
-        return CrateDistillationOutput(
-            loss=self.regularized(loss),
-            student_logits=student,
-            teacher_logits=teacher,
-            entropy=teacher_entropy(teacher, self.center, teacher_temperature),
-        )
+        entropy = teacher_entropy(teacher, self.center, teacher_temperature)
+        return CrateDistillationOutput(self.regularized(loss), student, teacher, entropy)
 
     def features(self, pixel_values: Tensor) -> Tensor:
         """Compute the teacher's class token after the norm, (batch, d), which probes use as features."""

@@ -49,18 +49,13 @@ def grid_sinusoids(rows: int, columns: int, dim: int) -> Tensor:
 class PositionTable(nn.Module):
     """E_pos: a row of width d for every position; a parameter if learned, a buffer if sinusoidal."""
 
-    weight: Tensor
-
     def __init__(self, config: CrateConfig) -> None:
         super().__init__()
         self.config = config
         vision = config.modality == "vision"
         rows = config.num_patches + config.class_token if vision else config.max_position_embeddings
-        weight = torch.empty(rows, config.hidden_size)
-        if config.positions == "learned":
-            self.weight = nn.Parameter(weight)
-        else:
-            self.register_buffer("weight", weight)
+        kind = nn.Parameter if config.positions == "learned" else nn.Buffer
+        self.weight = kind(torch.empty(rows, config.hidden_size))
 
     def formula(self) -> Tensor:
         """Compute the sinusoidal table; the row of a class token is zero."""
@@ -106,10 +101,8 @@ class PatchEmbedding(nn.Module):
         """Return patches (batch, N, P²·channels) and their grid; raise an error for images that do not fit."""
         patch = self.config.patch_size
         if pixels.ndim != 4 or pixels.shape[1] != self.config.num_channels:
-            raise CrateError(
-                f"pixel_values has shape {tuple(pixels.shape)}; "
-                f"expected (batch, {self.config.num_channels}, height, width)"
-            )
+            expected = f"(batch, {self.config.num_channels}, height, width)"
+            raise CrateError(f"pixel_values has shape {tuple(pixels.shape)}; expected {expected}")
         if not pixels.is_floating_point():
             raise CrateError(f"pixel_values is {pixels.dtype}; expected floating point, normalized")
         height, width = pixels.shape[-2:]
@@ -158,9 +151,8 @@ class TextEmbedding(nn.Module):
         if (input_ids is None) == (inputs_embeds is None):
             raise CrateError("pass either input_ids or inputs_embeds")
         if input_ids is not None and (input_ids.ndim != 2 or input_ids.is_floating_point()):
-            raise CrateError(
-                f"input_ids is {input_ids.dtype} of shape {tuple(input_ids.shape)}; expected ids (batch, n)"
-            )
+            kind = f"{input_ids.dtype} of shape {tuple(input_ids.shape)}"
+            raise CrateError(f"input_ids is {kind}; expected ids (batch, n)")
         tokens = self.words(input_ids) if inputs_embeds is None else inputs_embeds
         length = tokens.shape[1]
         if isinstance(past_length, int) and past_length + length > self.config.max_tokens:

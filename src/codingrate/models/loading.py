@@ -54,7 +54,7 @@ def load_model(source: str | Path) -> CratePreTrainedModel:
     if quiet:
         logging.disable_progress_bar()
     try:
-        return cast(CratePreTrainedModel, getattr(models, name).from_pretrained(str(source)))
+        return getattr(models, name).from_pretrained(str(source))
     finally:
         if quiet:
             logging.enable_progress_bar()
@@ -129,8 +129,6 @@ def load_body(body: CrateModel, weights: Mapping[str, Tensor]) -> None:
         if key not in weights:
             raise CrateError(f"the body of the source model has no {key}; leave its config fields unchanged")
         if weights[key].shape != tensor.shape:
-            raise CrateError(
-                f"{key} has shape {tuple(weights[key].shape)} in the source model and {tuple(tensor.shape)} here; "
-                f"{fixed} and width cannot change"
-            )
+            shapes = f"{tuple(weights[key].shape)} in the source model and {tuple(tensor.shape)} here"
+            raise CrateError(f"{key} has shape {shapes}; {fixed} and width cannot change")
     body.load_state_dict({key: weights[key] for key in own})

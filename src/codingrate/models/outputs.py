@@ -48,8 +48,7 @@ class CrateTaskOutput(ModelOutput):
     @classmethod
     def from_body(cls, body: CrateModelOutput, logits: Tensor, loss: Tensor | None = None) -> CrateTaskOutput:
         """Combine logits and loss with the trace and cache of the body."""
-        traced = {key: value for key, value in body.items() if key != "last_hidden_state"}
-        return cls(loss=loss, logits=logits, **traced)
+        return cls(loss=loss, logits=logits, **{key: body[key] for key in body if key != "last_hidden_state"})
 
 
 @dataclass

@@ -121,8 +121,7 @@ def create_model(name: str, **overrides: Any) -> CratePreTrainedModel:
         for key, value in entry.fields.items()
         if not (key.endswith("_token_id") and isinstance(vocabulary, int) and value >= vocabulary)
     }
-    model: CratePreTrainedModel = getattr(models, entry.model)(build_config({**fields, **overrides}))
-    return model
+    return getattr(models, entry.model)(build_config({**fields, **overrides}))
 
 
 def build_config(fields: Mapping[str, Any]) -> Any:

@@ -24,8 +24,7 @@ def image_processor(
     Args:
         image_size: Height and width of the images the model reads, or one number for both.
         channels: Number of channels.
-        mean: Mean of each channel. Default: ImageNet's for three channels, ½ otherwise.
-        std: Standard deviation of each channel. Default: ImageNet's for three channels, ½ otherwise.
+        mean, std: Mean and standard deviation of each channel. Default: ImageNet's for three channels, ½ otherwise.
         interpolation: Name of a PIL resampling filter, such as "bicubic". Default: "bilinear".
         crop: "center" resizes the short side to `ratio` times the image size and crops the center (the paper's
             transform); "resize" resizes the whole image to the image size.

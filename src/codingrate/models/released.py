@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -116,18 +116,17 @@ def detect(names: Iterable[str]) -> Family:
     def some(pattern: str) -> bool:
         return any(re.search(pattern, name) for name in names)
 
+    expected = "a released CRATE, CRATE-MAE or CRATE-alpha checkpoint"
     for pattern, other in _OTHERS.items():
         if some(pattern):
-            raise CrateError(f"looks like {other}, not a released CRATE, CRATE-MAE or CRATE-alpha checkpoint")
+            raise CrateError(f"looks like {other}, not {expected}")
     if some(r"^blocks\.\d+\.layers\.0\."):
         return MAE_CLASSIFIER if some(r"^head\.") else MAE
     if some(r"^transformer\.layers\.\d+\.1\.fn\.D1?$"):
         return ALPHA
     if some(r"^transformer\.layers\.\d+\.1\.fn\.weight$"):
         return DEMO if some(r"^head\.") else CLASSIFIER
-    raise CrateError(
-        f"is not a released CRATE, CRATE-MAE or CRATE-alpha checkpoint; its keys begin with {join_names(names)}"
-    )
+    raise CrateError(f"is not {expected}; its keys begin with {join_names(names)}")
 
 
 def released_sources(family: Family, layers: int, decoder_layers: int, bias: bool, identity: bool) -> dict[str, Source]:
@@ -226,16 +225,12 @@ def plan_released(shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Any
     K = _heads(known.get("heads"), family, d, inner, identity, report)
 
     fields: dict[str, Any] = {
-        **family.fields,
-        "hidden_size": d,
-        "num_hidden_layers": layers,
-        "num_attention_heads": K,
+        **family.fields, "hidden_size": d, "num_hidden_layers": layers, "num_attention_heads": K, "patch_size": patch,
         "head_dim": None if inner == d else inner // K,
         "sparsity": _number("sparsity", known, family.sparsity, report),
         "step_size": _number("step_size", known, _STEP_SIZE, report),
-        "patch_size": patch,
         "image_size": _image_size(known.get("image_size"), family.positions, shape(family.positions, 3)[1] - 1, patch),
-    }
+    }  # fmt: skip
     if family.decoder and decoder_layers != layers:
         fields["decoder_layers"] = decoder_layers
     if "head" in family.modules:
@@ -309,7 +304,6 @@ def _compare_positions(
     if first is not None and second is not None and not torch.equal(first, second):
         (used,) = plan.sources[f"{EMBEDDING}positions.weight"].keys
         report(f"pos_embed and decoder_pos_embed differ: took {used}, the one the forward pass adds")
-    positions = model.get_submodule(f"{EMBEDDING}positions")
-    assert isinstance(positions, PositionTable)
+    positions = cast(PositionTable, model.get_submodule(f"{EMBEDDING}positions"))
     if not torch.allclose(positions.weight, positions.formula(), atol=1e-2):  # bfloat16 rounds by 4e-3
         report("positions are not the sinusoidal table: taken from the file unchanged")

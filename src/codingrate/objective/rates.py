@@ -62,10 +62,8 @@ def _check_memberships(memberships: Tensor, z: Tensor) -> Tensor:
     try:
         torch.broadcast_shapes(shape[:-2], z.shape[:-2])
     except RuntimeError:
-        lead = tuple(z.shape[:-2])
-        raise CrateError(
-            f"memberships have leading axes {shape[:-2]} but the tokens z have {lead}; they must broadcast"
-        ) from None
+        axes = f"{shape[:-2]} but the tokens z have {tuple(z.shape[:-2])}"
+        raise CrateError(f"memberships have leading axes {axes}; they must broadcast") from None
     if bool((memberships < 0).any()):
         raise CrateError("memberships must not be negative")
     return memberships.to(z.dtype)

@@ -33,15 +33,12 @@ def attention_mask(
     last = isinstance(past_length, int) and num_queries == 1 and past_length + 1 == tokens
     if mask is None and (not causal or last):
         return None
-    key_positions = torch.arange(tokens, device=device)
-    query_positions = (torch.arange(num_queries, device=device) + past_length)[:, None]
-    if causal:
-        pairs = key_positions <= query_positions
-    else:
-        pairs = torch.ones(num_queries, tokens, dtype=torch.bool, device=device)
+    keys = torch.arange(tokens, device=device)
+    queries = (torch.arange(num_queries, device=device) + past_length)[:, None]
+    pairs = keys <= queries if causal else torch.ones(num_queries, tokens, dtype=torch.bool, device=device)
     if mask is not None:
         pairs = pairs & mask[:, None, None, :]  # (batch, 1, queries, tokens)
-    return pairs | (key_positions == query_positions)
+    return pairs | (keys == queries)
 
 
 class _MultiHead(Attention):
