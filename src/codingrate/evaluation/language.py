@@ -30,7 +30,7 @@ _NEW_TOKENS = 10  # length of the continuations that LAMBADA's `generate` protoc
 
 @dataclass(frozen=True)
 class PerplexityReport(EvaluationReport):
-    """How well a model predicts the next token of a text."""
+    """Prediction of the next token of a text."""
 
     cross_entropy: float  # H = −1/T Σ_t log P(x_t | x_<t) in nats, over the T predicted tokens
     perplexity: float  # exp H
@@ -167,7 +167,7 @@ def _report(text: TokenFile | NDArray[Any], mean: float, **facts: Any) -> Perple
 
 @dataclass(frozen=True)
 class LambadaReport(EvaluationReport):
-    """How often a model predicts the last word of a passage."""
+    """Prediction of the last word of passages (LAMBADA)."""
 
     accuracy: float  # share of passages in [0, 1]
     texts: int  # number of passages
