@@ -1,4 +1,4 @@
-# The few verbs people type. Each sets up what it needs in .venv on a machine that has Python and make.
+# The commands that people type. Each installs what it needs into .venv; Python and make must be there.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,11 +7,11 @@ READY := $(VENV)/.ready
 .PHONY: help demo test test-all lint format clean
 
 help:
-	@echo "make demo      see the inside of a white-box transformer"
-	@echo "make test      the tests, some minutes"
-	@echo "make test-all  the tests and the slow ones"
-	@echo "make lint      style, types, the direction of imports"
-	@echo "make format    rewrite files in the project's style"
+	@echo "make demo      train a white-box transformer and show its layers"
+	@echo "make test      run the tests (minutes)"
+	@echo "make test-all  run all tests, also the slow ones"
+	@echo "make lint      check style, types and the direction of imports"
+	@echo "make format    format the code"
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

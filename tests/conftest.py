@@ -6,6 +6,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before any test imports huggingf
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
+# Some virtual machines announce AMX but do not allow it, and a bfloat16 product then ends the process.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
+
 import pytest
 import torch
 

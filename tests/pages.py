@@ -1,9 +1,9 @@
-"""Reading pages of reports: valid, and what they hold."""
+"""Read the pages of reports: check that they are valid, and find what they contain."""
 
 import re
 from html.parser import HTMLParser
 
-VOID = {"meta", "br", "link", "img", "hr", "input"}
+VOID = {"meta", "br", "link", "img", "hr", "input", "source"}
 
 
 class Reader(HTMLParser):
@@ -44,6 +44,17 @@ class Reader(HTMLParser):
         for name, value in attrs:
             if name == "id":
                 self.ids.append(value)
-            if name in ("href", "src", "xlink:href"):
+            if name in ("href", "src", "srcset", "xlink:href"):
                 self.references.append(value)
             self.references += re.findall(r"url\(([^)]*)\)", value or "")
+
+
+class FrameReader(Reader):
+    """Keeps the attributes of the frame that a notebook shows."""
+
+    frame = ()
+
+    def handle_starttag(self, tag, attrs):
+        super().handle_starttag(tag, attrs)
+        if tag == "iframe":
+            self.frame = attrs

@@ -7,11 +7,11 @@ import pytest
 
 import codingrate
 
-HEAVY = ("torch", "transformers", "numpy", "sklearn", "PIL")
+HEAVY = ("torch", "transformers", "numpy", "sklearn", "PIL", "pydantic", "datasets")
 
 
 def loaded_after(code):
-    """Which heavy packages a fresh process has loaded after running the code."""
+    """Return the heavy packages that a fresh process has loaded after running the code."""
     script = f"{code}\nimport sys\nprint('loaded', *(name for name in {HEAVY} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -27,14 +27,28 @@ def test_listing_models_needs_neither_torch_nor_transformers():
     assert loaded_after(code) == []
 
 
+def test_listing_recipes_needs_neither_torch_nor_transformers():
+    loaded = loaded_after("from codingrate import recipes\nassert 'digits' in recipes.recipe_names()")
+    assert not {"torch", "transformers", "datasets"} & set(loaded)
+
+
 def test_operators_and_objective_need_no_transformers():
     assert "transformers" not in loaded_after("from codingrate import objective, operators\nassert operators.MSSA")
 
 
-def test_every_public_name_is_there():
-    assert set(codingrate.__all__) <= set(dir(codingrate))
-    for name in codingrate.__all__:
-        assert getattr(codingrate, name) is not None
+@pytest.mark.parametrize(
+    "module",
+    [codingrate, codingrate.models, codingrate.data, codingrate.evaluation, codingrate.inspection, codingrate.objective,
+     codingrate.operators, codingrate.recipes, codingrate.tasks, codingrate.runs, codingrate.theory, codingrate.bench],
+    ids=lambda module: module.__name__,
+)  # fmt: skip
+def test_every_public_name_is_there(module):
+    assert set(module.__all__) <= set(dir(module))
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+def test_an_unknown_name_is_refused_as_python_does():
     with pytest.raises(AttributeError, match=r"^module 'codingrate' has no attribute 'creat_model'$"):
         codingrate.creat_model  # noqa: B018
 

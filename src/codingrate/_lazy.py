@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -20,6 +21,6 @@ def attach(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any]
         return module if homes[name] == name else getattr(module, name)
 
     def lazy_dir() -> list[str]:
-        return sorted(homes)
+        return sorted({*homes, *sys.modules[package].__all__})
 
     return lazy_getattr, lazy_dir

@@ -27,3 +27,17 @@ class Report:
         simple = {key: value for key, value in self.to_dict().items() if not isinstance(value, (dict, list))}
         rows = "".join(f"<tr><th>{escape(key)}</th><td>{escape(str(value))}</td></tr>" for key, value in simple.items())
         return f"<table>{rows}</table>"
+
+
+class EvaluationReport(Report):
+    """A report with `metrics`: its numbers by name, without counts and times."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics by name."""
+        skipped = ("images", "tokens", "block", "seconds", "images_per_second", "samples")
+        return {
+            name: value
+            for name, value in self.to_dict().items()
+            if name not in skipped and isinstance(value, (int, float)) and not isinstance(value, bool)
+        }

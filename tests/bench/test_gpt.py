@@ -1,10 +1,10 @@
-"""The bench of CRATE-GPT: both rivals write to full length, and every figure is filled."""
+"""The GPT suite: both models generate texts of full length, and every metric is filled."""
 
 import pytest
 
 from codingrate import CrateError
-from codingrate.bench import bench_gpt, gpt
-from codingrate.cli.bench import show
+from codingrate.bench import bench_gpt, models
+from codingrate.cli.bench import print_result
 
 SMALL = {
     "hidden_size": 30, "num_hidden_layers": 3, "num_attention_heads": 5, "vocab_size": 37,
@@ -14,11 +14,11 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    build = gpt.create_model
-    monkeypatch.setattr(gpt, "create_model", lambda name, **fields: build(name, **{**SMALL, **fields}))
+    build = models.create_model
+    monkeypatch.setattr(models, "create_model", lambda name, **fields: build(name, **{**SMALL, **fields}))
 
 
-def test_every_figure_is_filled(capsys):
+def test_every_metric_is_filled(capsys):
     turns = []
     result = bench_gpt(new_tokens=7, batch=2, length=11, repeats=2, progress=lambda: turns.append(1))
     assert len(turns) == 6
@@ -29,18 +29,24 @@ def test_every_figure_is_filled(capsys):
     assert held["gpt2"] == 2 * held["ours"] == 2 * 3 * 30 * 4
     assert result["parameters"]["ours"] < result["parameters"]["gpt2"]
     assert result["cache_difference"] < 1e-5
-    show({"gpt": result, "machine": {"threads": 1}})
+    print_result({"gpt": result, "machine": {"threads": 1}})
     printed = capsys.readouterr().out
     assert "transformers GPT-2" in printed
-    assert "faster" in printed
+    assert "speedup of ours" in printed
 
 
-def test_both_rivals_write_every_token():
-    for model in gpt._rivals("crate-gpt-base").values():
-        text = gpt._runner(model.eval(), "decoding", gpt.torch.full((1, 3), 36), None, 19)()
-        assert text.shape == (1, 22)
+def test_both_models_generate_every_token(monkeypatch):
+    shapes = []
+
+    def run_once(cases, repeats, warmup, progress):
+        shapes.extend(getattr(run(), "shape", None) for run in cases.values())
+        return dict.fromkeys(cases, 1.0)
+
+    monkeypatch.setattr(models, "medians", run_once)
+    bench_gpt(new_tokens=19, batch=2, length=11)
+    assert shapes == [(1, models.PROMPT + 19)] * 2 + [None] * 2
 
 
 def test_another_kind_of_model_is_refused():
-    with pytest.raises(CrateError, match=r"^crate-bert-base: the gpt bench takes a causal language model"):
-        gpt._rivals("crate-bert-base")
+    with pytest.raises(CrateError, match=r"^crate-bert-base is not a causal language model; use one such as"):
+        bench_gpt("crate-bert-base")

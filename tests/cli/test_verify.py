@@ -1,4 +1,4 @@
-"""`crate verify` as a user meets it."""
+"""`crate verify` from the command line."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def crate(capsys, *arguments):
 
 
 def test_the_table_names_everything(capsys):
-    code, out, said = crate(capsys, "verify", "--claim", "base-assumption", "--claim", "neumann-order", "--seed", 3)
-    assert (code, said) == (0, [])
+    code, out, errors = crate(capsys, "verify", "--claim", "base-assumption", "--claim", "neumann-order", "--seed", 3)
+    assert (code, errors) == (0, [])
     for words in ("claim", "paper", "prediction", "measured", "verdict", "seed", "neumann-order", "eq:gd_rc_neumann"):
         assert words in out
     assert out.index("neumann-order") < out.index("base-assumption"), "the order of the paper"
@@ -51,7 +51,7 @@ def test_the_page_is_written(capsys, tmp_path):
     code, out, _ = crate(capsys, "verify", "--claim", "neumann-order", "--html", tmp_path / "new" / "theory.html")
     assert code == 0
     assert "theory.html" in out
-    assert "<svg" in (tmp_path / "new" / "theory.html").read_text(encoding="utf-8")
+    assert "<figure" in (tmp_path / "new" / "theory.html").read_text(encoding="utf-8")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["theory.html"]
 
 
@@ -71,12 +71,12 @@ def doubtful(monkeypatch):
 
 @pytest.mark.usefixtures("doubtful")
 def test_a_claim_worse_than_expected_is_an_exit_code_of_one(capsys):
-    code, out, said = crate(capsys, "verify")
+    code, out, errors = crate(capsys, "verify")
     assert code == 1
     assert "[2]" in out
-    assert said == ["crate: not as expected: doubtful holds in range, expected: holds"]
-    code, out, said = crate(capsys, "verify", "--json")
-    assert (code, len(said)) == (1, 1)
+    assert errors == ["crate: not as expected: doubtful holds in range, expected: holds"]
+    code, out, errors = crate(capsys, "verify", "--json")
+    assert (code, len(errors)) == (1, 1)
     assert json.loads(out)[0]["numbers"] == {"value": None}
 
 
@@ -89,14 +89,14 @@ def test_a_claim_worse_than_expected_is_an_exit_code_of_one(capsys):
     ],
 )
 def test_bad_calls(capsys, arguments, code, words):
-    got, _, said = crate(capsys, "verify", *arguments)
+    got, _, errors = crate(capsys, "verify", *arguments)
     assert got == code
-    assert len(said) == 1
-    assert words in said[0]
+    assert len(errors) == 1
+    assert words in errors[0]
 
 
 def test_a_page_that_cannot_be_written(capsys, tmp_path):
     (tmp_path / "file").write_text("")
-    code, _, said = crate(capsys, "verify", "--claim", "base-assumption", "--html", tmp_path / "file" / "x.html")
+    code, _, errors = crate(capsys, "verify", "--claim", "base-assumption", "--html", tmp_path / "file" / "x.html")
     assert code == 1
-    assert "cannot write" in said[0]
+    assert "cannot write" in errors[0]

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,11 @@ from torch.utils.data import DataLoader
 
 from codingrate.data import (
     Augment,
+    BatchAugment,
     CorruptImages,
-    ImageRows,
+    EvaluationBatches,
+    ImageData,
+    ImageDataset,
     ImageStream,
     collate,
     decode_image,
@@ -46,8 +50,8 @@ def test_batches_have_the_promised_types(folder):
     pixels, labels = joined(found)
     assert (pixels.shape, pixels.dtype, labels.dtype) == ((22, 3, 9, 9), torch.uint8, torch.int64)
     assert labels.tolist() == list(data.train["label"])
-    grey = batches(torch_dataset(data, Augment(image_size=9, channels=1), train=False))
-    assert grey[0]["pixel_values"].shape == (2, 1, 9, 9)
+    gray = batches(torch_dataset(data, Augment(image_size=9, channels=1), train=False))
+    assert gray[0]["pixel_values"].shape == (2, 1, 9, 9)
 
 
 def test_crops_do_not_depend_on_workers_batches_or_order(folder):
@@ -128,7 +132,8 @@ def test_rows_without_a_path_are_named_by_number():
 
     rows = datasets.Dataset.from_dict({"image": [b"bad"] * 2, "label": [0, 1]})
     rows = rows.cast_column("image", datasets.Image(decode=False))
-    assert collate([ImageRows(rows, AUGMENT, train=False)[1]])["corrupt"] == ["row 1"]
+    data = ImageData("rows", rows, rows, ("a", "b"), "image", "label")
+    assert collate([ImageDataset(data, AUGMENT, train=False)[1]])["corrupt"] == ["row 1"]
 
 
 def stream(folder, **kwargs):
@@ -160,9 +165,9 @@ def test_streams_are_shuffled_anew_each_epoch(folder):
 
 
 def test_streams_check_labels(folder):
-    rows = load_images(str(folder), streaming=True).train
+    data = replace(load_images(str(folder), streaming=True), classes=("cat",))
     with pytest.raises(CrateError, match="label 1 in column 'label' is outside the 1 classes"):
-        list(ImageStream(rows, AUGMENT, train=False, classes=1))
+        list(ImageStream(data, AUGMENT, train=False))
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
@@ -185,3 +190,58 @@ def test_loading_data_by_name_is_light():
     code = "import sys, codingrate.data as d; d.Augment(); print({'torch', 'kornia', 'datasets'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60, text=True)
     assert found.stdout.strip() == "set()"
+
+
+def evaluated(data, augment=AUGMENT, **options):
+    batches = EvaluationBatches(data, augment, **options)
+    pixels, labels = zip(*batches, strict=True)
+    return batches, torch.cat(pixels), torch.cat(labels)
+
+
+def test_evaluation_batches_are_the_normalized_crops(folder):
+    data, heard = load_images(str(folder), test_share=1), []
+    _, pixels, labels = evaluated(data, batch_size=5, progress=heard.append)
+    crops, classes = joined(batches(torch_dataset(data, AUGMENT, train=False)))
+    assert torch.equal(pixels, BatchAugment(AUGMENT).eval()(crops))
+    assert torch.equal(labels, classes)
+    assert heard == [5, 5, 5, 5, 4]
+    half = evaluated(data, dtype=torch.float16, workers=1)[1]
+    assert torch.equal(half, pixels.half())
+
+
+@pytest.mark.parametrize("limit", [1, 7, 23, 24, 99])
+def test_a_limit_keeps_the_share_of_every_class(folder, limit):
+    data = load_images(str(folder), test_share=1)
+    found, pixels, labels = evaluated(data, limit=limit)
+    assert len(pixels) == len(labels) == min(limit, 24)
+    assert (found.indices is None) is (limit >= 24)
+    counts = labels.bincount(minlength=2)
+    assert abs(int(counts[0] - counts[1])) <= 1
+    if found.indices is not None:
+        assert found.indices == sorted(set(found.indices))
+        assert torch.equal(pixels, evaluated(data)[1][found.indices])
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_evaluation_leaves_out_and_names_unreadable_images(folder, streaming):
+    (folder / "cat" / "005.png").write_bytes(b"broken")
+    data = load_images(str(folder), test_share=1, streaming=streaming)
+    found, pixels, _ = evaluated(data, batch_size=1, max_corrupt=0.1)
+    assert len(pixels) == sum(found.readable) == 23
+    assert len(found.readable) == 24
+    assert found.corrupt == (str(folder / "cat" / "005.png"),)
+    with pytest.raises(CrateError, match="1 of 24 images cannot be read"):
+        evaluated(data)
+    if streaming:
+        assert len(evaluated(data, limit=4, max_corrupt=1.0)[0].readable) == 4
+
+
+def test_evaluation_refuses_bad_sizes_and_empty_splits(folder):
+    data = load_images(str(folder), test_share=1)
+    for options in ({"batch_size": 0}, {"limit": 0}, {"workers": -1}):
+        with pytest.raises(CrateError, match="must be positive"):
+            EvaluationBatches(data, AUGMENT, **options)
+    with pytest.raises(CrateError, match="unknown split 'tset'; did you mean 'test'"):
+        EvaluationBatches(data, AUGMENT, split="tset")
+    with pytest.raises(CrateError, match=r"the train split of .* has no images"):
+        list(EvaluationBatches(data, AUGMENT, split="train"))

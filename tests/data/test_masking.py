@@ -52,7 +52,7 @@ def test_random_words_are_even_over_the_whole_vocabulary():
 
 
 def test_tokens_are_chosen_independently():
-    """Neither the place nor the neighbour says anything: columns are even, pairs are the square."""
+    """Neither the place nor the neighbor says anything: columns are even, pairs are the square."""
     _, labels = mask_tokens(torch.full((4000, 40), 9), MASKING, 0.15, draw())
     chosen = labels != -100
     assert (

@@ -23,8 +23,8 @@ from codingrate.data import (
     token_cache,
 )
 from codingrate.data import packing as packing_module
-from codingrate.data.encoding import Encoder
-from codingrate.data.text_files import PIECE
+from codingrate.data.documents import PIECE
+from codingrate.data.packing import Encoder
 from codingrate.errors import CrateError
 
 TEXTS = [
@@ -40,24 +40,24 @@ def make(spec, kind="causal"):
     return load_tokenizer(spec, TEXTS, kind=kind, vocab_size=400)
 
 
-def expected(tokenizer, texts, wrap):
+def expected(tokenizer, texts, special_tokens):
     """Document by document, by the tokenizer itself."""
     ids = []
     for text in texts:
-        ids += tokenizer(text, add_special_tokens=wrap == "both", split_special_tokens=True)["input_ids"]
-        ids += [tokenizer.eos_token_id] * (wrap == "end")
+        ids += tokenizer(text, add_special_tokens=special_tokens == "bos_eos", split_special_tokens=True)["input_ids"]
+        ids += [tokenizer.eos_token_id] * (special_tokens == "eos")
     return ids
 
 
-@pytest.mark.parametrize("wrap", ["end", "both", "none"])
+@pytest.mark.parametrize("special_tokens", ["eos", "bos_eos", "none"])
 @pytest.mark.parametrize("spec", ["bytes", "bpe"])
 @pytest.mark.parametrize("batch", [2**20, 100])
-def test_ids_are_those_of_the_tokenizer(tmp_path, monkeypatch, spec, wrap, batch):
+def test_ids_are_those_of_the_tokenizer(tmp_path, monkeypatch, spec, special_tokens, batch):
     monkeypatch.setattr(packing_module, "_BATCH", batch)
     assert len(TEXTS[3]) > 2 * PIECE
     tokenizer = make(spec, "masked")
-    tokens = pack_text(TextDocuments(TEXTS), tokenizer, folder=tmp_path, wrap=wrap)
-    assert tokens.array().tolist() == expected(tokenizer, TEXTS, wrap)
+    tokens = pack_text(TextDocuments(TEXTS), tokenizer, folder=tmp_path, special_tokens=special_tokens)
+    assert tokens.array().tolist() == expected(tokenizer, TEXTS, special_tokens)
     assert (tokens.documents, tokens.bytes) == (4, sum(len(text.encode()) for text in TEXTS))
     assert (tokens.dtype, tokens.path.stat().st_size) == ("uint16", 2 * len(tokens))
 
@@ -66,7 +66,7 @@ def test_ids_are_those_of_the_tokenizer(tmp_path, monkeypatch, spec, wrap, batch
 def test_byte_ids_are_looked_up(kind):
     """The fast way is taken, and gives what the tokenizer would."""
     tokenizer = make("bytes", kind)
-    encoder = Encoder(tokenizer, "end")
+    encoder = Encoder(tokenizer, "eos")
     assert encoder._table is not None
     pieces = [("".join(map(chr, [*range(1, 0xD800), *range(0xE000, 0x12000)])), False), ("\r\n a", True), ("", True)]
     fast, size = encoder(pieces)
@@ -74,7 +74,7 @@ def test_byte_ids_are_looked_up(kind):
     slow, slow_size = encoder(pieces)
     assert size == slow_size
     assert (fast == slow).all()
-    assert Encoder(make("bpe", kind), "end")._table is None
+    assert Encoder(make("bpe", kind), "eos")._table is None
 
 
 def test_the_tokenizer_is_left_as_it_was(tmp_path):
@@ -82,7 +82,7 @@ def test_the_tokenizer_is_left_as_it_was(tmp_path):
     tokenizer("a b", truncation=True, max_length=5)
     state = tokenizer.backend_tokenizer.to_str()
     assert "max_length" in state
-    tokens = pack_text(TextDocuments(TEXTS[:1]), tokenizer, folder=tmp_path, wrap="both")
+    tokens = pack_text(TextDocuments(TEXTS[:1]), tokenizer, folder=tmp_path, special_tokens="bos_eos")
     assert len(tokens) > 20
     assert tokenizer.backend_tokenizer.to_str() == state
     assert tokenizer("<mask>")["input_ids"] == [0, tokenizer.mask_token_id, 2]
@@ -98,10 +98,10 @@ def test_many_ids_take_four_bytes(tmp_path):
 
 
 def forbid_writing(monkeypatch):
-    monkeypatch.setattr(packing_module, "_write", lambda *args: pytest.fail("tokenised again"))
+    monkeypatch.setattr(Encoder, "__call__", lambda *args: pytest.fail("tokenized again"))
 
 
-def test_a_second_run_does_not_tokenise_again(tmp_path, monkeypatch):
+def test_a_second_run_does_not_tokenize_again(tmp_path, monkeypatch):
     file = tmp_path / "a.txt"
     file.write_text("some text\n" * 100)
     tokens = pack_text(load_text(str(file)).train, make("bytes"), folder=tmp_path / "cache", name="a/b c.txt")
@@ -115,13 +115,15 @@ def test_a_second_run_does_not_tokenise_again(tmp_path, monkeypatch):
 
 
 def test_a_stale_file_is_never_used(tmp_path):
-    def pack(tokenizer="bytes", wrap="end", kind="causal"):
-        return pack_text(load_text(str(file)).train, make(tokenizer, kind), folder=tmp_path / "cache", wrap=wrap)
+    def pack(tokenizer="bytes", special_tokens="eos", kind="causal"):
+        return pack_text(
+            load_text(str(file)).train, make(tokenizer, kind), folder=tmp_path / "cache", special_tokens=special_tokens
+        )
 
     file = tmp_path / "a.txt"
     file.write_text("some text\n" * 100)
     first = pack()
-    keys = {first.key, pack(wrap="none").key, pack(tokenizer="bpe").key, pack(kind="masked").key}
+    keys = {first.key, pack(special_tokens="none").key, pack(tokenizer="bpe").key, pack(kind="masked").key}
     file.write_text("same size\n" * 100)
     changed = pack()
     assert len(keys | {changed.key}) == 5
@@ -166,8 +168,8 @@ def test_failures_leave_no_trace(tmp_path):
         (Breaks(["a"]), "unreadable"),
         (Lost([]), "cannot read text: connection lost$"),
         (Changes(["a"]), "changed while it was read"),
-        (TextDocuments(["", ""]), "holds no text"),
-        (TextDocuments([]), "holds no text"),
+        (TextDocuments(["", ""]), "has no text"),
+        (TextDocuments([]), "has no text"),
     ):
         with pytest.raises(CrateError, match=message):
             pack_text(documents, make("bytes"), folder=tmp_path)
@@ -179,10 +181,10 @@ def test_failures_leave_no_trace(tmp_path):
 
 def test_separators_need_their_tokens(tmp_path):
     tokenizer = make("bytes")
-    with pytest.raises(CrateError, match="puts no special tokens around a text"):
-        pack_text(LETTERS, tokenizer, folder=tmp_path, wrap="both")
-    with pytest.raises(CrateError, match="unknown wrap 'ends'; did you mean 'end'"):
-        pack_text(LETTERS, tokenizer, folder=tmp_path, wrap="ends")
+    with pytest.raises(CrateError, match="adds no special tokens to a text"):
+        pack_text(LETTERS, tokenizer, folder=tmp_path, special_tokens="bos_eos")
+    with pytest.raises(CrateError, match="unknown special_tokens 'eso'; did you mean 'eos'"):
+        pack_text(LETTERS, tokenizer, folder=tmp_path, special_tokens="eso")
     tokenizer.eos_token = None
     with pytest.raises(CrateError, match="no end-of-text token"):
         pack_text(LETTERS, tokenizer, folder=tmp_path)
@@ -229,7 +231,9 @@ def test_random_blocks_depend_on_seed_epoch_and_number_alone(letters):
 
 
 def test_random_blocks_start_evenly_everywhere(tmp_path):
-    tokens = pack_text(TextDocuments(["".join(map(chr, range(33, 83)))]), make("bytes"), folder=tmp_path, wrap="none")
+    tokens = pack_text(
+        TextDocuments(["".join(map(chr, range(33, 83)))]), make("bytes"), folder=tmp_path, special_tokens="none"
+    )
     blocks = RandomBlocks(tokens, 10, length=4000)
     starts = np.array([int(blocks[place]["input_ids"][0]) - 33 for place in range(4000)])
     counts = np.bincount(starts)
@@ -241,9 +245,9 @@ def test_blocks_that_do_not_fit(letters):
     assert len(Blocks(letters, 105)) == 1
     assert len(RandomBlocks(letters, 104)) == 1
     for make_blocks in (lambda: Blocks(letters, 106), lambda: RandomBlocks(letters, 105)):
-        with pytest.raises(CrateError, match="holds 105 tokens, too few for a block of 10"):
+        with pytest.raises(CrateError, match="has 105 tokens, too few for a block of 10"):
             make_blocks()
-    with pytest.raises(CrateError, match="block is 1"):
+    with pytest.raises(CrateError, match="`block` must be at least 2"):
         Blocks(letters, 1)
     with pytest.raises(CrateError, match="seed"):
         RandomBlocks(letters, 5, seed=-1)

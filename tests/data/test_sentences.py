@@ -1,13 +1,11 @@
 """Labelled sentences and pairs: GLUE's tasks, files of the same kind, what can be wrong with labels, and batches."""
 
-from functools import partial
-
 import datasets
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from codingrate.data import GLUE, SentenceRows, load_sentences, load_tokenizer, pad_batch
+from codingrate.data import GLUE, SentenceDataset, load_sentences, load_tokenizer, sentence_collator
 from codingrate.errors import CrateError
 
 from .test_text import write_table
@@ -28,16 +26,13 @@ def labels(rows, column="label"):
 
 
 def test_table_of_tasks():
-    """Columns, metrics and settings as in the paper; MNLI gives two numbers to the average of nine."""
+    """Columns and metrics as in the paper; MNLI gives two numbers to the average of nine."""
     assert list(GLUE) == ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "cola"]
-    assert {name: task.epochs for name, task in GLUE.items() if task.epochs != 3} == {"mnli": 8, "mrpc": 5, "wnli": 5}
-    assert [name for name, task in GLUE.items() if task.max_length != 512] == ["wnli"]
     assert sum(len(task.validation) for task in GLUE.values() if task.in_average) == 9
     assert {name: task.metrics[0] for name, task in GLUE.items() if task.metrics[0] != "accuracy"} == {
         "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "cola": "matthews",
     }  # fmt: skip
     assert [name for name, task in GLUE.items() if task.classes is None] == ["stsb"]
-    assert {(task.learning_rate, task.batch) for task in GLUE.values()} == {(2e-5, 32)}
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".tsv"])
@@ -137,10 +132,10 @@ def test_tasks_are_asked_of_the_hub(monkeypatch):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (["1.0", "high", "2"], "label 'high', which is no number, in row 1 of column 'label'"),
+        (["1.0", "high", "2"], "label 'high', which is not a number, in row 1 of column 'label'"),
         ([1.0, None, 2.0], "no label in row 1 of column 'label'"),
-        ([1.0, float("nan"), 2.0], "label nan, which is no number, in row 1"),
-        ([1.0, 2.0, float("inf")], "label inf, which is no number, in row 2"),
+        ([1.0, float("nan"), 2.0], "label nan, which is not a number, in row 1"),
+        ([1.0, 2.0, float("inf")], "label inf, which is not a number, in row 2"),
     ],
 )
 @pytest.mark.parametrize("split", ["train", "validation"])
@@ -155,8 +150,8 @@ def test_numbers_that_are_none(tmp_path, values, message, split):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([0, 1, -1], "has label -1 in column 'label', which stands for none, as in GLUE's test files"),
-        ([0, 1, 2], "has label 2 in column 'label', outside its 2 classes"),
+        ([0, 1, -1], "has label -1 in column 'label', which means unlabeled (as in GLUE's test files)"),
+        ([0, 1, 2], "has label 2 in column 'label', which is outside its 2 classes"),
         ([0, 1, None], "1 rows without a label"),
         ([0.0, 1.0, 0.5], "labels of type double"),
         (["equivalent", "same", "equivalent"], "has label 'same' in column 'label'"),
@@ -172,13 +167,13 @@ def test_classes_that_are_none(tmp_path, values, message):
 
 def test_missing_columns_and_texts(tmp_path):
     file = str(write_table(tmp_path / "a.jsonl", {"left": ["a"], "right": ["b"], "label": [1]}))
-    assert "cannot tell which columns hold the text; name one or two with columns: left, right, label" in refused(file)
+    assert "have the text; set columns to one or two of: left, right, label" in refused(file)
     assert "has no column 'lft' (columns)" in refused(file, columns=["lft"])
     assert "column 'label' of" in refused(file, columns=["label"])
-    assert "names 3 columns" in refused(file, columns=["left", "right", "label"])
+    assert "takes one or two names (got 3: left, right, label)" in refused(file, columns=["left", "right", "label"])
     assert "one class only ('1')" in refused(file, columns=["left"])
     unlabelled = str(write_table(tmp_path / "b.jsonl", {"text": ["a"], "kind": [1]}))
-    assert "no label column; name one with label_column, out of: text, kind" in refused(unlabelled)
+    assert "no label column; set label_column to one of: kind" in refused(unlabelled)
     assert "no label column 'lab'" in refused(unlabelled, label_column="lab")
     assert "no column 'sentence1'" in refused("mrpc", path=unlabelled)
     write_table(tmp_path / "set" / "train.jsonl", {"text": ["a", "b"], "label": [0, 1]})
@@ -186,15 +181,15 @@ def test_missing_columns_and_texts(tmp_path):
     assert "the validation split" in (message := refused(str(tmp_path / "set")))
     assert "has no text in row 1 of column 'text'" in message
     write_table(tmp_path / "set" / "dev.jsonl", {"words": ["a"], "label": [0]})
-    assert "has no column 'text'; its columns: words, label" in refused(str(tmp_path / "set"))
+    assert "has no column 'text'; its columns are words, label" in refused(str(tmp_path / "set"))
 
 
 def test_paths_and_options(tmp_path):
     assert refused("sst-2") == "unknown dataset 'sst-2'; did you mean 'sst2'?"
-    assert "give the path of a local copy" in refused("sst2")
+    assert "use the path of a local copy" in refused("sst2")
     assert "no such file or folder" in refused("sst2", path=tmp_path / "missing")
-    assert "give the path itself" in refused("some/thing", path=tmp_path)
-    assert "regression=True does not go with sst2" in refused("sst2", regression=True)
+    assert "use the path itself" in refused("some/thing", path=tmp_path)
+    assert "`regression` cannot be True for sst2" in refused("sst2", regression=True)
     assert "validation_share" in refused("sst2", validation_share=0)
     (tmp_path / "a.txt").write_text("text")
     assert "cannot read" in refused(str(tmp_path / "a.txt"))
@@ -216,28 +211,28 @@ def rows():
     )
 
 
-def test_rows_are_tokenised_with_special_tokens(rows):
+def test_rows_are_tokenized_with_special_tokens(rows):
     tokenizer = load_tokenizer("bytes", kind="masked")
-    single = SentenceRows(rows, ["a"], tokenizer)
+    single = SentenceDataset(rows, ["a"], tokenizer)
     assert single[0] == {"input_ids": tokenizer("one")["input_ids"], "label": 1}
-    pair = SentenceRows(rows, ["a", "b"], tokenizer)
+    pair = SentenceDataset(rows, ["a", "b"], tokenizer)
     assert pair[-1]["input_ids"] == tokenizer("x", "r")["input_ids"] == [0, 4 + ord("x"), 2, 2, 4 + ord("r"), 2]
     assert len(pair) == 3
 
 
 def test_long_pairs_lose_tokens_where_they_have_most(rows):
     tokenizer = load_tokenizer("bytes", kind="masked")
-    found = SentenceRows(rows, ["a", "b"], tokenizer, max_length=28)[1]["input_ids"]
+    found = SentenceDataset(rows, ["a", "b"], tokenizer, max_length=28)[1]["input_ids"]
     assert tokenizer.decode(found) == f"<s>a longer one</s></s>{'q' * 12}</s>"
-    assert len(SentenceRows(rows, ["a"], tokenizer, max_length=5)[1]["input_ids"]) == 5
-    with pytest.raises(CrateError, match="max_length is 5; special tokens and a word of each sentence take 6"):
-        SentenceRows(rows, ["a", "b"], tokenizer, max_length=5)
+    assert len(SentenceDataset(rows, ["a"], tokenizer, max_length=5)[1]["input_ids"]) == 5
+    with pytest.raises(CrateError, match="is 5; special tokens and one token of each sentence need 6"):
+        SentenceDataset(rows, ["a", "b"], tokenizer, max_length=5)
 
 
 def test_batches_are_padded_to_the_longest(rows):
     tokenizer = load_tokenizer("bytes", kind="masked")
-    collate = partial(pad_batch, pad_id=tokenizer.pad_token_id)
-    loader = DataLoader(SentenceRows(rows, ["a"], tokenizer), batch_size=3, collate_fn=collate)
+    collate = sentence_collator(tokenizer)
+    loader = DataLoader(SentenceDataset(rows, ["a"], tokenizer), batch_size=3, collate_fn=collate)
     (batch,) = loader
     assert batch["input_ids"].shape == batch["attention_mask"].shape == (3, 14)
     assert batch["attention_mask"].sum(1).tolist() == [5, 14, 3]
@@ -245,5 +240,15 @@ def test_batches_are_padded_to_the_longest(rows):
     assert batch["input_ids"][2, :3].tolist() == [0, 4 + ord("x"), 2]
     assert (batch["labels"].dtype, batch["labels"].tolist()) == (torch.long, [1, 0, 1])
     numbers = rows.cast_column("label", datasets.Value("float64"))
-    (batch,) = DataLoader(SentenceRows(numbers, ["a"], tokenizer), batch_size=3, collate_fn=pad_batch)
+    (batch,) = DataLoader(SentenceDataset(numbers, ["a"], tokenizer), batch_size=3, collate_fn=collate)
     assert (batch["labels"].dtype, batch["labels"].tolist()) == (torch.float, [1.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_padding_leaves_the_tokenizer_alone_and_needs_no_padding_token(rows, kind):
+    tokenizer = load_tokenizer("bytes", kind=kind)
+    tokenizer.padding_side = "left"
+    before = tokenizer.pad_token_id
+    batch = sentence_collator(tokenizer)(SentenceDataset(rows, ["a"], tokenizer).__getitems__([0, 1]))
+    assert (batch["input_ids"][0, -1], batch["attention_mask"][0, -1]) == (before or 0, 0)
+    assert (tokenizer.padding_side, tokenizer.pad_token_id) == ("left", before)

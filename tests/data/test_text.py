@@ -8,9 +8,8 @@ import math
 import datasets
 import pytest
 
-from codingrate.data import load_text, text_names
-from codingrate.data.documents import held_places
-from codingrate.data.text_files import PIECE
+from codingrate.data import load_text, open_splits, text_names
+from codingrate.data.documents import PIECE, held_indices
 from codingrate.errors import CrateError
 
 PROSE = "The rate of a set of tokens is small when they lie in few directions. "
@@ -120,10 +119,10 @@ def test_held_out_documents_are_one_in_so_many_in_a_row(tmp_path):
 
 @pytest.mark.parametrize("share", [1.0, 0.7, 0.37, 0.01])
 def test_held_share_is_kept(share):
-    places = list(itertools.takewhile(lambda place: place < 10_000, held_places(share, 5)))
+    places = list(itertools.takewhile(lambda place: place < 10_000, held_indices(share, 5)))
     assert places == sorted(set(places))
     assert math.isclose(len(places), 10_000 * share, abs_tol=1)
-    assert all(next(held_places(1 / count, 5)) < count for count in range(1, 300))
+    assert all(next(held_indices(1 / count, 5)) < count for count in range(1, 300))
 
 
 def test_few_lines_still_give_one_for_validation(tmp_path):
@@ -258,30 +257,30 @@ def test_empty_and_short_texts(tmp_path):
     write(tmp_path / "set" / "train.txt", "text")
     write(tmp_path / "set" / "test.txt", "")
     assert "has no text in its test split" in refused(str(tmp_path / "set"))
-    assert "one document only" in refused(str(write_table(tmp_path / "c.jsonl", {"text": ["a"]})))
+    assert "only one document" in refused(str(write_table(tmp_path / "c.jsonl", {"text": ["a"]})))
     (tmp_path / "void").mkdir()
     assert "no text below" in refused(str(tmp_path / "void"))
 
 
 def test_columns(tmp_path):
     file = str(write_table(tmp_path / "a.jsonl", {"left": ["a"], "right": ["b"], "size": [1]}))
-    assert "several columns with text; name one with text_column, out of: left, right, size" in refused(file)
-    assert "has no column 'txt' (text_column); its columns: left, right, size" in refused(file, text_column="txt")
+    assert "several columns with text; set text_column to one of: left, right, size" in refused(file)
+    assert "has no column 'txt' (text_column); its columns are left, right, size" in refused(file, text_column="txt")
     assert "column 'size'" in (message := refused(file, text_column="size"))
-    assert message.endswith("holds no text; those with text: left, right")
+    assert message.endswith("does not hold text; columns with text are left, right")
     numbers = str(write_table(tmp_path / "b.jsonl", {"size": [1]}))
     assert "no column with text" in refused(numbers)
     plain = str(write(tmp_path / "c.txt", "text"))
-    assert "goes with tables" in refused(plain, text_column="text")
+    assert "is for tables" in refused(plain, text_column="text")
 
 
 def test_names_and_options(tmp_path):
     assert refused("pydocs") == "unknown dataset 'pydocs'; did you mean 'pydoc'?"
     assert "no such file or folder" in refused("texts/missing.txt")
     assert "no such file or folder" in refused("wikitext", path=tmp_path / "missing")
-    assert "give the path of a local copy" in refused("wikitext-103")
+    assert "use the path of a local copy" in refused("wikitext-103")
     assert "cannot be loaded from the hub" in refused("nobody/nothing")
-    assert "give the path itself" in refused("pydoc", path=tmp_path)
+    assert "use the path itself" in refused("pydoc", path=tmp_path)
     assert "did you mean 'paragraph'?" in refused("pydoc", separate="paragraphs")
     assert "validation_share" in refused("pydoc", validation_share=0.0)
     write(tmp_path / "set" / "train.txt", "text")
@@ -289,4 +288,26 @@ def test_names_and_options(tmp_path):
     assert "cannot tell the split of" in refused(str(tmp_path / "set"))
     write_table(tmp_path / "both" / "train.jsonl", {"text": ["a"]})
     write(tmp_path / "both" / "more.txt", "text")
-    assert "holds a table, train.jsonl, and plain text, more.txt" in refused(str(tmp_path / "both"))
+    assert "has a table, train.jsonl, and plain text, more.txt" in refused(str(tmp_path / "both"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "splits"),
+    [
+        ("images", ["train-0.parquet", "train-1.parquet", "t10k.parquet"], {"train": 2, "test": 1}),
+        ("text", ["a.jsonl", "b.jsonl"], {"train": 2}),
+        ("text", ["wiki.train.tokens", "wiki.valid.tokens"], {"train": 1, "validation": 1}),
+        ("text", ["test-driven.md", "training.md", "other.md"], {"train": 3}),
+        ("sentences", ["train.tsv", "dev_matched.tsv", "dev_mismatched.tsv", "test_matched.tsv"],
+         {"train": 1, "validation_matched": 1, "validation_mismatched": 1}),
+    ],
+)  # fmt: skip
+def test_every_kind_of_data_is_split_by_file_names(tmp_path, kind, names, splits):
+    for name in names:
+        if name.endswith(("md", "tokens")):
+            write(tmp_path / name, "text")
+        else:
+            write_table(tmp_path / name, {"text": ["a"]})
+    opened = open_splits(str(tmp_path), kind=kind)
+    assert {split: len(part) for split, part in opened.items()} == splits
+    assert all(opened.version(split) for split in opened)

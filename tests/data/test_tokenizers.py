@@ -109,18 +109,18 @@ def test_check_against_the_model():
     tokenizer = make("bytes", "masked")
     check_tokenizer(tokenizer, CrateConfig(modality="text", vocab_size=261))
     check_tokenizer(tokenizer, CrateConfig(modality="text", vocab_size=320))
-    with pytest.raises(CrateError, match="has 261 ids, the model 260; set vocab_size to 261 or more"):
+    with pytest.raises(CrateError, match="has 261 ids, the model only 260; set vocab_size to 261 or more"):
         check_tokenizer(tokenizer, CrateConfig(modality="text", vocab_size=260))
 
 
 @pytest.mark.parametrize(
     ("spec", "kwargs", "message"),
     [
-        ("bpe", {}, "learnt from text"),
+        ("bpe", {}, "trained on text"),
         ("bpe", {"texts": ["", ""]}, "the text is empty"),
-        ("bpe", {"texts": "one string"}, "give a list of documents"),
-        ("bpe", {"texts": ["a"], "vocab_size": 256}, "too small; bytes and special tokens alone take 257"),
-        ("bpe", {"texts": ["a"], "vocab_size": 260, "kind": "masked"}, "alone take 261"),
+        ("bpe", {"texts": "one string"}, "pass a list of documents"),
+        ("bpe", {"texts": ["a"], "vocab_size": 256}, "must be at least 257"),
+        ("bpe", {"texts": ["a"], "vocab_size": 260, "kind": "masked"}, "must be at least 261"),
         ("bpe", {"texts": ["a"], "min_frequency": 0}, "min_frequency"),
         ("bytes", {"kind": "mask"}, "unknown kind of tokenizer 'mask'; did you mean 'masked'?"),
         ("./missing", {}, "no such tokenizer folder"),

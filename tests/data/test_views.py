@@ -12,17 +12,17 @@ from codingrate.data import (
     Augment,
     BatchAugment,
     CorruptImages,
+    ImageDataset,
+    ImageStream,
     ViewAugment,
-    ViewRows,
     Views,
-    ViewStream,
-    collate_views,
+    collate,
     decode_image,
     load_images,
     torch_dataset,
     view_augments,
 )
-from codingrate.data.crops import crop_for_training, sample_generator
+from codingrate.data.transforms import crop_for_training, sample_generator
 from codingrate.errors import CrateError
 
 from .conftest import write_classes
@@ -37,7 +37,7 @@ def data(tmp_path):
 
 
 def batches(dataset, workers=0, size=5):
-    return list(DataLoader(dataset, batch_size=size, num_workers=workers, collate_fn=collate_views))
+    return list(DataLoader(dataset, batch_size=size, num_workers=workers, collate_fn=collate))
 
 
 def joined(found):
@@ -67,14 +67,14 @@ def test_everything_else_is_the_recipes_own():
 
 
 BAD = [
-    ({"local_count": -1}, r"^views.local_count must not be negative and views.local_size positive, not -1 and 96$"),
-    ({"local_size": 0}, r"^views.local_count must not"),
-    ({"global_scale": (0.0, 1.0)}, r"^views.global_scale must be 0 < low ≤ high ≤ 1, not \(0.0, 1.0\)$"),
-    ({"local_scale": (0.5, 0.4)}, r"^views.local_scale must be"),
-    ({"local_scale": (0.5, 1.4)}, r"^views.local_scale must be"),
-    ({"local_scale": (0.1, 0.2, 0.4)}, r"^views.local_scale must be"),
-    ({"blur": (1.0, 0.1)}, r"^views.blur is three probabilities, of global 1, global 2, local, not \(1.0, 0.1\)$"),
-    ({"solarize": (0.0, 1.2, 0.0)}, r"^views.solarize is three probabilities"),
+    ({"local_count": -1}, r"^views.local_count is -1; it must be greater than or equal to 0$"),
+    ({"local_size": 0}, r"^views.local_size is 0; it must be greater than 0$"),
+    ({"global_scale": (0.0, 1.0)}, r"^views.global_scale.0 is 0.0; it must be greater than 0$"),
+    ({"local_scale": (0.5, 0.4)}, r"^views.local_scale is .*; the lower bound must not exceed the upper bound"),
+    ({"local_scale": (0.5, 1.4)}, r"^views.local_scale.1 is .*; it must be less than or equal to 1"),
+    ({"local_scale": (0.1, 0.2, 0.4)}, r"^views.local_scale is .*; tuple should have at most 2 items"),
+    ({"blur": (1.0, 0.1)}, r"^views.blur.2 is \(1.0, 0.1\); field required$"),
+    ({"solarize": (0.0, 1.2, 0.0)}, r"^views.solarize.1 is .*; it must be less than or equal to 1"),
 ]
 
 
@@ -85,7 +85,7 @@ def test_impossible_views_are_refused(fields, pattern):
 
 
 def test_a_local_view_is_the_smaller_one():
-    with pytest.raises(CrateError, match=r"^views.local_size 96 is larger than augment.image_size 11; .* lower it$"):
+    with pytest.raises(CrateError, match=r"^views.local_size 96 is larger than augment.image_size 11; lower it$"):
         view_augments(AUGMENT, Views())
     assert view_augments(AUGMENT, Views(local_count=0))[0].image_size == 11
     assert Views(global_scale=[0.14, 1.0]).global_scale == (0.14, 1.0)  # a recipe file knows lists only
@@ -93,7 +93,7 @@ def test_a_local_view_is_the_smaller_one():
 
 def test_rows_are_the_crops_of_their_image_in_turn(data):
     dataset = torch_dataset(data, AUGMENT, train=True, seed=3, views=VIEWS)
-    assert isinstance(dataset, ViewRows)
+    assert isinstance(dataset, ImageDataset)
     dataset.set_epoch(2)
     row = dataset[7]
     assert [(view.shape, view.dtype) for view in row["views"]] == [
@@ -161,7 +161,7 @@ def test_streams_give_the_same_kind_of_rows(tmp_path, workers):
 
     def read(workers, **share):
         dataset = torch_dataset(data, AUGMENT, train=True, shuffle_buffer=50, views=VIEWS, **share)
-        assert isinstance(dataset, ViewStream)
+        assert isinstance(dataset, ImageStream)
         found = joined(batches(dataset, workers))
         return {tuple(torch.cat([group[:, i].flatten() for group in found]).tolist()) for i in range(found[0].shape[1])}
 
@@ -213,14 +213,14 @@ def test_views_of_one_image_are_drawn_apart():
         assert len(kinds) == group.shape[0] * group.shape[1]
 
 
-def test_evaluation_is_plain_normalisation():
+def test_evaluation_is_plain_normalization():
     given = pixels()
     plain = BatchAugment(AUGMENT).eval()
     shown = ViewAugment(AUGMENT, VIEWS).eval()(given)
     assert same(shown, [plain(group.flatten(0, 1)).unflatten(0, group.shape[:2]) for group in given])
 
 
-def test_grey_images_have_views_too(data):
+def test_gray_images_have_views_too(data):
     augment = Augment(image_size=11, channels=1)
     batch = batches(torch_dataset(data, augment, train=True, views=VIEWS))[0]
     assert [group.shape for group in batch["views"]] == [(2, 5, 1, 11, 11), (3, 5, 1, 7, 7)]

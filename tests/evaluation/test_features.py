@@ -1,4 +1,4 @@
-"""Features row by row, and a cache that is used when it may be and only then."""
+"""Features against the model's own, and a cache that is used only if nothing has changed."""
 
 import dataclasses
 import json
@@ -16,8 +16,7 @@ from codingrate.evaluation import extract_features, pixel_features
 from codingrate.models import CrateConfig, CrateForMaskedAutoencoding
 from tests.data.conftest import picture, write_classes
 
-from .conftest import GREY
-from .test_classification import RGB, tiny
+from .conftest import GRAY, RGB, tiny
 
 
 class Map(nn.Module):
@@ -46,13 +45,13 @@ def pixels_and_labels(data, augment, split):
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_are_those_of_the_model_in_the_order_of_the_rows(digits, tmp_path, cached, split):
     model = tiny().train()
-    pixels, labels = pixels_and_labels(digits, GREY, split)
+    pixels, labels = pixels_and_labels(digits, GRAY, split)
     with torch.no_grad():
         wanted = model.eval().features(pixels).numpy()
     model.train()
     heard = []
     cache = tmp_path / "features" if cached else None
-    found = extract_features(model, digits, GREY, split=split, cache=cache, batch_size=97, progress=heard.append)
+    found = extract_features(model, digits, GRAY, split=split, cache=cache, batch_size=97, progress=heard.append)
     np.testing.assert_allclose(found.values, wanted, rtol=1e-5, atol=1e-6)
     assert np.array_equal(found.labels, labels)
     assert (found.values.dtype, found.labels.dtype) == (np.float32, np.int64)
@@ -68,17 +67,17 @@ def test_of_an_autoencoder_and_of_pixels(digits):
         hidden_size=12, num_hidden_layers=1, num_attention_heads=3, image_size=8, patch_size=4, num_channels=1
     )
     model = CrateForMaskedAutoencoding(config).eval()
-    pixels, _ = pixels_and_labels(digits, GREY, "test")
+    pixels, _ = pixels_and_labels(digits, GRAY, "test")
     with torch.no_grad():
         wanted = model.features(pixels[:13]).numpy()
     some = dataclasses.replace(digits, test=digits.test.select(range(13)))
-    np.testing.assert_allclose(extract_features(model, some, GREY, split="test").values, wanted, rtol=1e-5, atol=1e-6)
-    assert np.array_equal(pixel_features(some, GREY, split="test").values, pixels[:13].flatten(1).numpy())
+    np.testing.assert_allclose(extract_features(model, some, GRAY, split="test").values, wanted, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(pixel_features(some, GRAY, split="test").values, pixels[:13].flatten(1).numpy())
 
 
 def test_run_in_eval_and_inference_mode(digits):
     model = Map().train()
-    extract_features(model, digits, GREY, limit=20, batch_size=7)
+    extract_features(model, digits, GRAY, limit=20, batch_size=7)
     assert set(model.modes) == {(False, True)}
     assert not torch.is_inference_mode_enabled()
     assert model.training
@@ -93,7 +92,7 @@ def test_a_limit_is_spread_over_the_split(tmp_path):
 # cache
 
 
-def made(model, data, augment=GREY, **options):
+def made(model, data, augment=GRAY, **options):
     """Features, and of how many images the model was asked."""
     before = model.seen
     found = extract_features(model, data, augment, split="test", **options)
@@ -111,7 +110,7 @@ def test_the_same_is_read_back_whatever_the_batch(digits, tmp_path):
     assert np.array_equal(again.labels, first.labels)
     copy = Map()
     copy.load_state_dict(model.state_dict())
-    augmented = dataclasses.replace(GREY, flip=0.5, affine_degrees=10)  # training only
+    augmented = dataclasses.replace(GRAY, flip=0.5, affine_degrees=10)  # training only
     assert made(copy, load_images("digits"), augmented, cache=tmp_path)[1] == 0, "another object, the same contents"
     assert len(list(tmp_path.glob("test-*"))) == 1
 
@@ -120,7 +119,7 @@ def test_what_differs_is_computed_again(digits, tmp_path):
     model = Map()
     made(model, digits, cache=tmp_path)
     less = dataclasses.replace(digits, test=digits.test.select(range(350)))
-    larger = dataclasses.replace(GREY, mean=(0.4,))
+    larger = dataclasses.replace(GRAY, mean=(0.4,))
     assert made(model, less, cache=tmp_path)[1] == 350
     assert made(model, digits, larger, cache=tmp_path)[1] == 359
     assert made(model, digits, cache=tmp_path, limit=50)[1] == 50
@@ -135,7 +134,7 @@ def test_a_config_field_without_weights_counts(digits, tmp_path):
     one = tiny(step_size=0.1).eval()
     other = tiny(step_size=0.2).eval()
     other.load_state_dict(one.state_dict())
-    first, second = (extract_features(m, digits, GREY, split="test", cache=tmp_path, limit=9) for m in (one, other))
+    first, second = (extract_features(m, digits, GRAY, split="test", cache=tmp_path, limit=9) for m in (one, other))
     assert not np.allclose(first.values, second.values)
 
 
@@ -144,7 +143,7 @@ def test_a_saved_model_has_the_features_of_the_one_that_was_saved(digits, tmp_pa
     model.save_pretrained(tmp_path / "model")
     loaded = type(model).from_pretrained(tmp_path / "model")
     for one in (model, loaded):
-        extract_features(one, digits, GREY, split="test", cache=tmp_path / "cache", limit=9)
+        extract_features(one, digits, GRAY, split="test", cache=tmp_path / "cache", limit=9)
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
@@ -180,7 +179,7 @@ def other_key(path):
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
-        ("values.npy", cut), ("values.npy", flip), ("values.npy", os.remove), ("values.npy", blank),
+        ("values.bin", cut), ("values.bin", flip), ("values.bin", os.remove), ("values.bin", blank),
         ("labels.npy", cut), ("labels.npy", flip), ("features.json", cut), ("features.json", os.remove),
         ("features.json", other_key), ("features.json", lambda path: path.write_text("[]")),
     ],
@@ -207,11 +206,11 @@ def test_a_killed_extraction_leaves_nothing_and_hurts_nothing(digits, tmp_path):
 
     model = Killed()
     with pytest.raises(KeyboardInterrupt):
-        extract_features(model, digits, GREY, cache=tmp_path, batch_size=50)
+        extract_features(model, digits, GRAY, cache=tmp_path, batch_size=50)
     assert list(tmp_path.iterdir()) == []
     assert not torch.is_inference_mode_enabled()
     model.seen = -10_000
-    assert len(extract_features(model, digits, GREY, cache=tmp_path)) == len(digits.train)
+    assert len(extract_features(model, digits, GRAY, cache=tmp_path)) == len(digits.train)
 
 
 def test_streams_are_read_anew(tmp_path):
@@ -240,23 +239,23 @@ def test_corrupt_images_are_left_out_and_named(tmp_path, cached):
         made(model, data, RGB, cache=cache)
 
 
-def refused(match, model, data, augment=GREY, **options):
+def refused(match, model, data, augment=GRAY, **options):
     with pytest.raises(CrateError, match=match) as caught:
         extract_features(model, data, augment, **options)
     assert "\n" not in str(caught.value)
 
 
 def test_what_cannot_be_extracted_is_refused(digits, tmp_path):
-    refused("a Linear gives no features of images", nn.Linear(3, 2), digits)
-    refused("num_channels=1", tiny(), digits, dataclasses.replace(GREY, channels=3))
+    refused("a Linear computes no image features", nn.Linear(3, 2), digits)
+    refused("num_channels=1", tiny(), digits, dataclasses.replace(GRAY, channels=3))
     refused("unknown split 'tset'", Map(), digits, split="tset")
-    refused("batch_size 0", Map(), digits, batch_size=0)
+    refused("`batch_size` and `limit` must be positive", Map(), digits, batch_size=0)
     refused("the train split of digits has no images", Map(), load_images("digits", test_share=1))
     diverged = Map()
     nn.init.constant_(diverged.map.bias, torch.nan)
     refused("not finite", diverged, digits)
     diverged.features = lambda pixels: pixels
-    refused(r"gives features \(256, 1, 8, 8\); expected \(256, width\)", diverged, digits)
+    refused(r"returned features of shape \(256, 1, 8, 8\); expected \(256, width\)", diverged, digits)
     (tmp_path / "file").touch()
     refused("cannot write .*file.*give another folder", Map(), digits, cache=tmp_path / "file", limit=3)
     stream = load_images("digits", streaming=True)

@@ -2,17 +2,15 @@
 
 import warnings
 
-import datasets
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 from sklearn import metrics
 
-from codingrate.data import GLUE, SentenceRows, load_tokenizer, pad_batch
+from codingrate.data import GLUE
 from codingrate.errors import CrateError
-from codingrate.evaluation import glue_average, score_sentences, sentence_metrics
-from tests.models import toys
+from codingrate.evaluation import glue_average, sentence_metrics
+from codingrate.recipes import load_recipe
 from tests.refusals import refused
 
 TABLE = """
@@ -37,7 +35,7 @@ PUBLISHED = """
 """
 
 
-def test_the_tasks_are_the_papers():
+def test_tasks_and_recipes_are_the_papers():
     lines = [[part.strip() for part in line.split("|")] for line in TABLE.strip().splitlines()]
     assert [line[0] for line in lines] == list(GLUE)
     for name, columns, labels, metric, epochs, length, splits in lines:
@@ -45,10 +43,12 @@ def test_the_tasks_are_the_papers():
         assert task.columns == tuple(columns.split())
         assert (1 if task.classes is None else len(task.classes)) == int(labels)
         assert task.metrics[0] == metric
-        assert (task.epochs, task.max_length) == (int(epochs), int(length))
         assert task.validation == tuple(splits.split())
-        assert (task.learning_rate, task.batch) == (2e-5, 32)
         assert task.in_average == (name != "cola")
+        recipe = load_recipe("glue", variant=name)
+        assert recipe.data.name == name
+        assert (recipe.schedule.epochs, recipe.text.max_length) == (int(epochs), int(length))
+        assert (recipe.optimizer.lr, recipe.schedule.batch_size) == (2e-5, 32)
 
 
 @pytest.mark.parametrize("row", PUBLISHED.strip().splitlines())
@@ -61,7 +61,7 @@ def test_the_average_is_that_of_the_published_rows(row):
     assert glue_average(scores) == pytest.approx(float(average), abs=0.051)
     assert glue_average({**scores, "cola": 1.0}) == glue_average(scores), "CoLA does not count"
     for name in scores:
-        with pytest.raises(CrateError, match=f"nine numbers; {name}"):
+        with pytest.raises(CrateError, match=f"nine scores; {name}"):
             glue_average({key: value for key, value in scores.items() if key != name})
     with pytest.raises(CrateError, match="mnli, validation_mismatched is missing"):
         glue_average({**scores, "mnli": {"validation_matched": 80.0}})
@@ -106,52 +106,6 @@ def test_what_cannot_be_measured():
     ids = np.array([0, 1, 2])
     refused("unknown metric 'acuracy'; did you mean 'accuracy'", sentence_metrics, ["acuracy"], ids, ids)
     refused("predictions (3,) and labels (2,)", sentence_metrics, ["accuracy"], ids, ids[:2])
-    refused("no predictions", sentence_metrics, ["accuracy"], ids[:0], ids[:0])
-    refused("f1 is for two classes", sentence_metrics, ["f1"], ids, ids)
-    refused("not all numbers", sentence_metrics, ["pearson"], np.array([np.nan, 1]), np.array([1.0, 2.0]))
-
-
-def rows(labels, columns=("sentence",)):
-    text = {name: [f"{name} {'ab' * number}" for number in range(len(labels))] for name in columns}
-    table = datasets.Dataset.from_dict({**text, "label": labels})
-    return SentenceRows(table, columns, load_tokenizer("bytes", kind="masked"), max_length=64)
-
-
-def classifier(labels):
-    return toys.build("sequence-classification", vocab_size=261, max_position_embeddings=64, num_labels=labels)
-
-
-@pytest.mark.parametrize("columns", [("sentence",), ("sentence1", "sentence2")])
-def test_scores_are_those_of_single_sentences(columns):
-    model, found, heard = classifier(3).train(), rows([2, 0, 1, 1, 2, 0, 1], columns), []
-    scores = score_sentences(model, found, ("accuracy",), batch_size=3, progress=heard.append)
-    assert model.training, "given back as it was"
-    assert heard == [3, 3, 1]
-    model.eval()
-    with torch.no_grad():
-        logits = torch.cat([model(**pad_batch([found[index]], 1)).logits for index in range(7)])
-    labels = torch.tensor([2, 0, 1, 1, 2, 0, 1])
-    assert scores["accuracy"] == pytest.approx(float((logits.argmax(-1) == labels).float().mean()))
-    assert scores["loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)), rel=1e-5)
-
-
-def test_scores_of_a_regression():
-    model, found = classifier(1).eval(), rows([0.5, 3.0, 2.0, 5.0, 1.5])
-    scores = score_sentences(model, found, ("spearman", "pearson"), batch_size=2)
-    with torch.no_grad():
-        said = torch.cat([model(**pad_batch([found[index]], 1)).logits[:, 0] for index in range(5)]).double().numpy()
-    truth = np.array([0.5, 3.0, 2.0, 5.0, 1.5])
-    assert scores["loss"] == pytest.approx(float(((said - truth) ** 2).mean()), rel=1e-5)
-    assert scores["pearson"] == pytest.approx(stats.pearsonr(said, truth)[0], rel=1e-4)
-    assert scores["spearman"] == pytest.approx(stats.spearmanr(said, truth)[0])
-
-
-def test_heads_that_do_not_fit():
-    refused("has 1 outputs, but the labels are classes", score_sentences, classifier(1), rows([0, 1]), ["accuracy"])
-    refused("has 3 outputs, but the labels are numbers", score_sentences, classifier(3), rows([0.5, 1.0]), ["pearson"])
-    refused("tells 2 classes apart, but there is a label 2", score_sentences, classifier(2), rows([0, 2]), ["accuracy"])
-    refused("needs a CrateForSequenceClassification, not a CrateForMaskedLM; measure it with masked_loss",
-            score_sentences, toys.build("masked-lm"), rows([0]), ["accuracy"])  # fmt: skip
-    refused("batch_size is 0", score_sentences, classifier(2), rows([0]), ["accuracy"], batch_size=0)
-    small = toys.build("sequence-classification", max_position_embeddings=64)
-    refused("outside the model's vocabulary of 29", score_sentences, small, rows([0]), ["accuracy"])
+    refused("there are no predictions", sentence_metrics, ["accuracy"], ids[:0], ids[:0])
+    refused("f1 needs two classes", sentence_metrics, ["f1"], ids, ids)
+    refused("not all finite", sentence_metrics, ["pearson"], np.array([np.nan, 1]), np.array([1.0, 2.0]))

@@ -113,4 +113,11 @@ def test_what_cannot_be_counted():
     refused("2 tokens are too few for n-grams of order 3", NGram, ids[:2], vocab_size=V)
     refused("token id 9 is outside the vocabulary of 5", NGram, ids, vocab_size=5)
     refused("too few to measure", NGram(ids, vocab_size=V).cross_entropy, ids[:1])
-    refused("but special ones", unigram_cross_entropy, ids, np.array([3]), vocab_size=V, special_ids=(3,))
+    refused(
+        "the text contains special tokens only",
+        unigram_cross_entropy,
+        ids,
+        np.array([3]),
+        vocab_size=V,
+        special_ids=(3,),
+    )

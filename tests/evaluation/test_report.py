@@ -1,4 +1,4 @@
-"""What is written down: whole files only, numbers that can be read back, pictures that show something."""
+"""Reports of tasks: complete files only, numbers that can be read back, and pictures that show something."""
 
 import csv
 import json
@@ -7,12 +7,14 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from codingrate.errors import CrateError
-from codingrate.evaluation import ClassificationReport, classify, confusion_picture
+from codingrate.tasks import ClassificationReport, MaskedReport, Reconstruction, SentenceReport
+from codingrate.tasks.reports import confusion_picture
 
-from .conftest import GREY, Linear
+from .conftest import Linear, evaluate
 
 
 def made_up(classes=3, **fields):
@@ -27,7 +29,7 @@ def made_up(classes=3, **fields):
 
 
 def shown(path):
-    """An image is worth opening: its size, and how many colours it has."""
+    """Check that a file is a picture worth opening; return its size and its number of colors."""
     with Image.open(path) as image:
         assert image.format == "PNG"
         assert min(image.size) > 100
@@ -35,23 +37,23 @@ def shown(path):
 
 
 def test_json_reads_back_and_leaves_large_matrices_out():
-    values = json.loads(json.dumps(made_up().to_json(), allow_nan=False))
+    values = json.loads(json.dumps(made_up().to_dict(), allow_nan=False))
     assert values["confusion"] == [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
     assert (values["corrupt"], values["top5"], values["per_class"][1]["class"]) == (["a.png"], None, "class 1")
-    assert "confusion" in made_up(100).to_json()
-    assert "confusion" not in made_up(101).to_json()
-    assert "confusion" not in made_up(confusion=None).to_json()
-    assert made_up(loss=float("inf")).to_json()["loss"] is None
+    assert "confusion" in made_up(100).to_dict()
+    assert "confusion" not in made_up(101).to_dict()
+    assert "confusion" not in made_up(confusion=None).to_dict()
+    assert made_up(loss=float("inf")).to_dict()["loss"] is None
 
 
 def test_saves_four_files_and_no_leftovers(tmp_path, digits):
-    report = classify(Linear(10), digits, GREY)
+    report = evaluate(Linear(10), digits)
     folder = tmp_path / "run" / "evaluation"
     for _ in range(2):  # the second time over the first
-        written = report.save(folder)
+        assert report.save(folder) == folder
     names = {"metrics.json", "per_class.csv", "confusion.csv", "confusion.png"}
-    assert {path.name for path in folder.iterdir()} == names == {path.name for path in written}
-    assert json.loads((folder / "metrics.json").read_text()) == report.to_json()
+    assert {path.name for path in folder.iterdir()} == names
+    assert json.loads((folder / "metrics.json").read_text()) == report.to_dict()
     with (folder / "confusion.csv").open(newline="") as file:
         head, *rows = csv.reader(file)
     assert head[1:] == list(digits.classes) == [row[0] for row in rows]
@@ -83,29 +85,79 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path, m
         made_up().save(tmp_path / "metrics.json" / "below")
 
 
-@pytest.mark.parametrize("classes", [2, 37, 1000, 1500])
+@pytest.mark.parametrize("classes", [2, 37, 1000, pytest.param(1500, marks=pytest.mark.slow)])
 def test_pictures_of_any_number_of_classes(tmp_path, classes):
     counts = np.random.RandomState(0).poisson(np.eye(classes) * 20 + 1 / classes)
-    (width, height), colours = shown(confusion_picture(counts, [f"name {i}" for i in range(classes)], tmp_path / "p"))
+    (width, height), colors = shown(confusion_picture(counts, [f"name {i}" for i in range(classes)], tmp_path / "p"))
     assert max(width, height) < 1400
-    assert colours > 10
+    assert colors > 10
 
 
 def test_pictures_take_any_name_and_classes_without_images(tmp_path):
     names = ["$a_b$", "猫", "a name that goes on and on and on", ""]
     assert shown(confusion_picture(np.diag([3, 0, 2, 0]), names, tmp_path / "odd.png"))[1] > 2
     assert shown(confusion_picture(np.zeros((4, 4), int), names, tmp_path / "none.png"))[1] > 2
-    with pytest.raises(CrateError, match=r"of 3 classes is square, not \(4, 4\)"):
+    with pytest.raises(CrateError, match=r"of 3 classes must be square, not \(4, 4\)"):
         confusion_picture(np.zeros((4, 4), int), names[:3], tmp_path / "wrong.png")
 
 
-def test_matplotlib_waits_for_a_picture_and_pyplot_stays_out():
+@pytest.mark.slow  # a fresh process imports torch and scikit-learn
+def test_matplotlib_waits_for_a_picture_and_keeps_no_global_state():
     code = """if True:
         import sys, tempfile
-        from codingrate.evaluation import ClassificationReport, classify, confusion_picture
+        from codingrate.tasks.reports import ClassificationReport, confusion_picture
         assert "matplotlib" not in sys.modules
         confusion_picture([[1, 0], [1, 2]], "ab", tempfile.mkdtemp() + "/p.png")
-        assert "matplotlib.pyplot" not in sys.modules
+        import matplotlib
+        assert matplotlib.get_backend(auto_select=False) is None, "no backend was chosen for the user"
+        import matplotlib.pyplot
+        assert matplotlib.pyplot.get_fignums() == [], "no figure stays open"
     """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=90)
     assert done.returncode == 0, done.stderr
+
+
+def test_notebooks_show_numbers_and_classes_as_tables():
+    report = made_up(data="<b>set</b>", classes=2)
+    html = report._repr_html_()
+    assert "&lt;b&gt;set&lt;/b&gt;" in html
+    assert "<b>" not in html
+    assert html.count("<table") == 2, "the numbers, and a row for every class"
+    assert "class 1" in html
+    splits = {"matched": {"loss": 0.25, "accuracy": 0.75, "rows": 4}, "mismatched": {"loss": 0.5, "accuracy": 0.5}}
+    html = SentenceReport("mnli", splits)._repr_html_()
+    assert all(word in html for word in ("matched", "mismatched", "0.75"))
+
+
+def test_other_reports_save_their_numbers_and_name_their_metrics(tmp_path):
+    masked = MaskedReport(cross_entropy=2.5, perplexity=float("inf"), accuracy=0.25, tokens=7, block=13, seconds=1.0)
+    assert masked.save(tmp_path / "masked") == tmp_path / "masked"
+    stored = json.loads((tmp_path / "masked" / "metrics.json").read_text())
+    assert stored == masked.to_dict()
+    assert (stored["cross_entropy"], stored["perplexity"], stored["tokens"]) == (2.5, None, 7)
+    assert masked.metrics == {"cross_entropy": 2.5, "accuracy": 0.25}
+    sentences = SentenceReport("sst2", {"validation": {"loss": 0.5, "accuracy": 0.75, "rows": 4}})
+    sentences.save(tmp_path / "sentences")
+    assert json.loads((tmp_path / "sentences" / "metrics.json").read_text())["splits"] == sentences.splits
+    assert sentences.metrics == {"loss": 0.5, "accuracy": 0.75}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_reconstruction_is_drawn_in_rows_of_three_pictures(tmp_path, channels):
+    """Normalized pixels (batch, channels, 5, 5) become pictures again, without blur."""
+    draw = torch.Generator().manual_seed(0)
+    bytes_ = [torch.randint(0, 256, (2, channels, 5, 5), generator=draw) for _ in range(3)]
+    mean, std = (0.5,) * channels, (0.25,) * channels
+    result = Reconstruction(["a", "b"], [0.5, 1.5], [(part / 255 - 0.5) / 0.25 for part in bytes_], (mean, std))
+    assert result.loss == 1.0
+    rows = result.pictures()
+    for row, (left, middle, right) in enumerate(rows):
+        for picture, part in ((left, bytes_[0]), (middle, bytes_[1]), (right, bytes_[2])):
+            expected = part[row].permute(1, 2, 0).squeeze(-1).numpy()
+            np.testing.assert_array_equal(np.asarray(picture), expected)
+    assert result.save(tmp_path / "sheet.png", scale=7) == tmp_path / "sheet.png"
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
+    assert sheet.shape == (20 + 2 * (35 + 8), 3 * 35 + 4 * 8, 3)
+    third = sheet[20 + 43 : 20 + 43 + 35, 8 + 2 * 43 : 8 + 2 * 43 + 35]
+    expected = bytes_[2][1].permute(1, 2, 0).numpy().repeat(7, 0).repeat(7, 1)
+    np.testing.assert_array_equal(third, np.broadcast_to(expected, (35, 35, 3)))

@@ -10,9 +10,10 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from codingrate.inspection import attention_maps, heads
-from codingrate.inspection.attention_overlay import heat_overlay, tile
-from codingrate.inspection.heads import head_catalogue, head_panel
+from codingrate.inspection import attention_maps, head_catalogue
+from codingrate.inspection.measure import attention as module
+from codingrate.inspection.report.images import GAP, HEAD_PIXELS, head_panel
+from codingrate.inspection.segment.attention_masks import heat_overlay, tile
 from tests.models import toys
 from tests.refusals import refused
 
@@ -31,13 +32,13 @@ def planted(monkeypatch, maps):
         part, left[0] = left[0][: len(pixels)], left[0][len(pixels) :]
         return part
 
-    monkeypatch.setattr(heads, "attention_maps", give)
+    monkeypatch.setattr(module, "attention_maps", give)
     return toys.CrateModel(toys.vision()), toys.pixels(len(left[0]))
 
 
 @pytest.mark.parametrize("attention", ["mssa", "mhsa"])
 def test_the_table_equals_loops_over_images_and_patches(monkeypatch, attention):
-    monkeypatch.setattr(heads, "BATCH", 2)  # five images in three passes
+    monkeypatch.setattr(module, "BATCH_SIZE", 2)  # five images in three passes
     model = toys.CrateModel(toys.vision(attention=attention, num_hidden_layers=3)).double()
     pixels = 3 * toys.pixels(5, torch.float64, height=35, width=49)
     found = head_catalogue(model, pixels, shown=2)
@@ -46,7 +47,7 @@ def test_the_table_equals_loops_over_images_and_patches(monkeypatch, attention):
     torch.testing.assert_close(found.maps, maps)
     assert maps.shape == (5, 3, 5, 7)
     top = 4  # ⌈35/10⌉
-    assert found.even == top / 35
+    assert found.uniform_focus == top / 35
     for k in range(3):
         focus, entropy, overlap = [], [], []
         for image in range(5):
@@ -83,8 +84,8 @@ def test_a_head_that_looks_at_one_patch_and_one_that_looks_at_all(monkeypatch):
     assert (sharp["focus"], sharp["entropy"]) == (1, 0)
     assert (blunt["focus"], blunt["entropy"]) == (pytest.approx(0.1), pytest.approx(1))
     assert sharp["overlap"] == pytest.approx(1 / math.sqrt(20))
-    assert "head 1 is the sharpest, with 100% of its attention in a tenth of the patches" in panel.measured
-    assert "head 2 the least sharp, with 10%, where even attention has 10%" in panel.measured
+    assert "head 1 is the most focused, with 100% of its attention in a tenth of the patches" in panel.measured
+    assert "head 2 the least, with 10%, where uniform attention has 10%" in panel.measured
     assert panel.measured.endswith("0.22 on average: the heads look at different patches.")
 
 
@@ -124,11 +125,11 @@ def test_the_panel_draws_a_strip_of_images_and_maps_for_each_head(mode):
     assert figure.get_figwidth() <= 9.5
     strips = [np.asarray(axes.get_images()[0].get_array()) for axes in figure.axes]
     assert len(strips) == 3
-    small = tile(images[int(found.best[2, 0])], heads.PIXELS).convert("RGB")
+    small = tile(images[int(found.best[2, 0])], HEAD_PIXELS).convert("RGB")
     width, height = small.size
     np.testing.assert_array_equal(strips[2][:, :width, :3], np.asarray(small))
     heat = heat_overlay(small, found.maps[found.best[2, 0], 2].numpy())
-    start = width + heads.GAP // 3
+    start = width + GAP // 3
     np.testing.assert_array_equal(strips[2][:, start : start + width, :3], np.asarray(heat))
     assert strips[2].shape[0] == height
     assert not strips[2][:, width:start, 3].any()  # nothing is painted between them

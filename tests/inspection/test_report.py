@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from codingrate.inspection import report as module
-from codingrate.inspection.panel import Panel
-from codingrate.inspection.report import report_json, write_report
-from tests.pages import Reader
+from codingrate.inspection import InspectionReport, Panel
+from codingrate.inspection.report import inspecting
+from tests.pages import FrameReader, Reader
 from tests.refusals import refused
 
 
@@ -27,14 +26,15 @@ PANELS = [
 ]
 FACTS = {"Model": {"parameters": 1234567, "config": {"hidden_size": 5}}, "Recipe of a": "task: <x>\nrun: y\n"}
 NOTES = ["A note < here."]
+REPORT = InspectionReport("In & out", PANELS, FACTS, NOTES)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report") / "out"
-    heard = []
-    assert write_report(folder, PANELS, FACTS, NOTES, "In & out", lambda: heard.append(1)) == folder / "report.html"
-    assert len(heard) == 3
+    calls = []
+    assert REPORT.save(str(folder), lambda: calls.append(1)) == folder
+    assert len(calls) == 3
     return folder
 
 
@@ -47,10 +47,9 @@ def test_every_reference_is_on_the_page_or_a_file_beside_it(folder, page):
     read = Reader.of(page)
     assert len(read.ids) == len(set(read.ids))
     for reference in read.references:
-        assert "//" not in reference
         if reference.startswith("#"):
             assert reference[1:] in read.ids
-        else:
+        elif not reference.startswith("data:image/svg+xml;base64,"):
             assert (folder / reference).is_file()
     assert {"rates", "words", "numbers", "fact-model", "fact-recipe-of-a"} <= set(read.ids)
     assert "<script" not in page
@@ -75,7 +74,8 @@ def test_contents_sentences_facts_and_notes_are_there(page):
     assert text.count("The paper:") == 2
     assert "Z<sup>ℓ+½</sup>" in page
     assert "U<sub>1</sub>" in page
-    assert page.count("<svg") == page.count("<figure>") == 1
+    assert page.count("<img") == page.count("<figure>") == 1
+    assert 'alt="Rates &lt;first&gt;"' in page
     assert page.count("<details>") == 3  # two tables and a config
 
 
@@ -92,7 +92,7 @@ def test_files_hold_all_numbers_and_figures(folder):
 
 def test_json_holds_every_number_and_null_for_what_is_none(folder):
     found = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    assert found == report_json(PANELS, FACTS, NOTES, "In & out")
+    assert found == REPORT.to_dict()
     assert found["title"] == "In & out"
     assert found["notes"] == NOTES
     assert found["facts"]["Model"] == FACTS["Model"]
@@ -102,14 +102,15 @@ def test_json_holds_every_number_and_null_for_what_is_none(folder):
     assert found["panels"]["rates"]["table"][1]["share <%>"] is None
     assert found["panels"]["words"]["table"] is None
     infinite = [Panel("p", "", "", "", None, pd.DataFrame({"x": [np.float32(0.5), np.inf]}))]
-    assert report_json(infinite, {}, [], "")["panels"]["p"]["table"] == [{"x": 0.5}, {"x": None}]
+    assert InspectionReport("", infinite).to_dict()["panels"]["p"]["table"] == [{"x": 0.5}, {"x": None}]
 
 
 def test_a_long_table_is_cut_on_the_page_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "ROWS", 4)
+    monkeypatch.setattr(inspecting, "ROWS", 4)
     panel = Panel("long", "Long", "", "", None, pd.DataFrame({"x": range(1000, 1011)}))
-    text = Reader.of(write_report(tmp_path, [panel], {}, [], "Long").read_text(encoding="utf-8")).text
-    assert "Numbers: 11 rows, the first 4 of them here" in text
+    page = (InspectionReport("Long", [panel]).save(tmp_path) / "report.html").read_text(encoding="utf-8")
+    text = Reader.of(page).text
+    assert "Numbers: 11 rows, of which the first 4 are shown" in text
     assert "1003" in text
     assert "1004" not in text
     assert len(pd.read_csv(tmp_path / "tables/long.csv")) == 11
@@ -117,16 +118,16 @@ def test_a_long_table_is_cut_on_the_page_only(tmp_path, monkeypatch):
 
 def test_a_report_takes_the_place_of_another_and_of_nothing_else(tmp_path):
     folder = tmp_path / "out"
-    write_report(folder, PANELS, FACTS, NOTES, "First")
+    REPORT.save(folder)
     (folder / "own.txt").write_text("mine")
-    write_report(folder, PANELS[1:2], FACTS, NOTES, "Second")
+    InspectionReport("Second", PANELS[1:2]).save(folder)
     assert sorted(path.name for path in folder.iterdir()) == [
         "figures", "own.txt", "report.html", "report.json", "tables",
     ]  # fmt: skip
     assert not list((folder / "figures").iterdir())
     (tmp_path / "paper" / "figures").mkdir(parents=True)
-    message = "has figures or tables that are no report's; give another --output"
-    refused(message, write_report, tmp_path / "paper", PANELS, FACTS, NOTES, "Third")
+    message = "has figures or tables of something else than a report; give another folder"
+    refused(message, REPORT.save, tmp_path / "paper")
     assert [path.name for path in (tmp_path / "paper").iterdir()] == ["figures"]
 
 
@@ -134,13 +135,27 @@ def test_a_figure_that_fails_leaves_what_was_there(tmp_path):
     def broken(figure):
         raise RuntimeError("no ink")
 
-    write_report(tmp_path, PANELS, FACTS, NOTES, "First")
+    REPORT.save(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(RuntimeError, match="no ink"):
-        write_report(tmp_path, [*PANELS, Panel("broken", "", "", "", broken)], FACTS, NOTES, "Second")
+        InspectionReport("Second", [*PANELS, Panel("broken", "", "", "", broken)]).save(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_two_panels_of_one_name_are_refused(tmp_path):
-    message = "two panels of the report are called 'words'"
-    refused(message, write_report, tmp_path, [PANELS[1], PANELS[1]], FACTS, NOTES, "Twice")
+    message = "two panels of the report have the name 'words'"
+    refused(message, InspectionReport("Twice", [PANELS[1], PANELS[1]]).save, tmp_path)
+
+
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
+    html = REPORT._repr_html_()
+    assert html.strip().startswith("<iframe")
+    page = dict(FrameReader.of(html).frame)["srcdoc"]
+    read = Reader.of(page)
+    assert "Here: U1 and below_0.1 rise." in read.text
+    assert all(reference.startswith(("#", "data:")) for reference in read.references), "no file lies beside a notebook"
+
+
+def test_tables_are_aligned_by_what_they_hold(page):
+    assert page.count('class="dataframe numbers"') == 1  # the other table has a column of words
+    assert "a &amp; b" in page

@@ -9,9 +9,8 @@ from PIL import Image
 
 from codingrate import CrateError, create_model
 from codingrate.data import Augment
-from codingrate.inspection import projections, segment, trace
-from codingrate.inspection.overlay import COLORS, overlay
-from codingrate.inspection.segment import default_layer, default_side, square_input
+from codingrate.inspection import default_layer, default_side, find_objects, overlay, projections, square_input, trace
+from codingrate.inspection.segment.objects import COLORS
 from codingrate.models import build_config
 
 SMALL = {"hidden_size": 30, "num_hidden_layers": 3, "num_attention_heads": 5, "image_size": 32, "patch_size": 8}
@@ -82,7 +81,7 @@ def test_the_square_is_normalised_and_of_the_models_precision():
     assert square.size == (40, 40)
     assert (pixels.dtype, tuple(pixels.shape)) == (torch.float64, (1, 3, 40, 40))
     torch.testing.assert_close(pixels[0, :, 7, 9], torch.tensor([1.0, -2.0, 0.0]).double(), atol=1e-6, rtol=0)
-    with pytest.raises(CrateError, match="side 41 is not divisible by the model's patch_size 8; take 40"):
+    with pytest.raises(CrateError, match="side 41 is not divisible by the model's patch_size 8; use 40"):
         square_input(model, image, Augment(), 41)
 
 
@@ -100,7 +99,7 @@ def test_an_object_is_found_and_its_edges_are_the_images():
     image, disc = disc_image()
     iou = {}
     for refine in (False, True):
-        found = segment(model, image, Augment(), masks=1, threshold=0.5, refine=refine, side=96)
+        found = find_objects(model, image, Augment(), masks=1, threshold=0.5, refine=refine, side=96)
         assert len(found) == 1
         mask, (x, y, width, height) = found[0].mask, found[0].box
         assert mask.shape == (60, 90)
@@ -113,7 +112,7 @@ def test_an_object_is_found_and_its_edges_are_the_images():
 def test_an_overlay_tints_masks_and_draws_boxes():
     model = small(positions="none").float()
     image, _ = disc_image()
-    found = segment(model, image, Augment(), masks=1, threshold=0.5, side=96)
+    found = find_objects(model, image, Augment(), masks=1, threshold=0.5, side=96)
     picture = np.asarray(overlay(image, found))
     x, y, width, height = found[0].box
     assert tuple(picture[y + height - 1, x + width // 2]) == COLORS[0]

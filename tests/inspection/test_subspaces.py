@@ -10,14 +10,14 @@ import scipy.linalg
 import torch
 from matplotlib.figure import Figure
 
-from codingrate.inspection.subspace_panels import subspace_panels
-from codingrate.inspection.subspaces import (
+from codingrate.inspection.measure.subspaces import (
     gram,
     principal_cosines,
     random_directions,
     random_mean_cosine,
     subspace_coherence,
 )
+from codingrate.inspection.report.layers import subspace_panels
 from codingrate.objective import random_bases
 from tests.models import toys
 

@@ -1,17 +1,22 @@
-"""What a report shows of text models of every kind, and how tokens are spelt."""
+"""Panels of text models of every kind, labels of tokens, and attention between tokens."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
 
 from codingrate.data import load_tokenizer
-from codingrate.inspection.text import hide, text_panels
-from codingrate.inspection.token_text import drawable, shaded, spell, spelt
+from codingrate.inspection import token_attention
+from codingrate.inspection.measure.attention import token_attention_table
+from codingrate.inspection.report.panel import ink_rgba, printable, token_label
+from codingrate.inspection.report.text import mask_batches, text_panels, token_attention_panel
 
 from ..models import toys
 from ..refusals import refused
-from .test_lens import drawn
+from .test_logit_lens import drawn
 
 TEXT = "if x: go\n\tor $stop$ the é of 日 and go on"
 TWIN = {"attention": "mhsa", "sparsifier": "mlp", "skip": "residual"}
@@ -56,16 +61,16 @@ def test_every_kind_of_text_model_shows_what_it_has_and_says_what_it_has_not(tas
             assert len(panel.table) > 0
     if "lens-candidates" in panels:
         tokens = "".join(panels["lens-candidates"].table["token"].iloc[:: model.config.num_hidden_layers])
-        assert spelled(tokenizer).endswith(tokens)
+        assert "".join(labels(tokenizer, tokenizer(TEXT, add_special_tokens=False)["input_ids"])).endswith(tokens)
 
 
-def spelled(tokenizer):
-    return "".join(spell(tokenizer, tokenizer(TEXT, add_special_tokens=False)["input_ids"]))
+def labels(tokenizer, ids):
+    return [token_label(tokenizer, number) for number in ids]
 
 
 def test_hidden_tokens_are_the_same_every_time_and_never_special():
     _, tokenizer = setting("masked-lm")
-    first, again = (list(hide(batches(tokenizer), tokenizer)) for _ in range(2))
+    first, again = (list(mask_batches(batches(tokenizer), tokenizer)) for _ in range(2))
     for one, other, plain in zip(first, again, batches(tokenizer), strict=True):
         torch.testing.assert_close(one["input_ids"], other["input_ids"])
         chosen = one["labels"] >= 0
@@ -75,30 +80,91 @@ def test_hidden_tokens_are_the_same_every_time_and_never_special():
         assert one["attention_mask"].equal(plain["attention_mask"])
 
 
-def test_bytes_and_bpe_are_spelt_to_be_read():
+def test_labels_of_bytes_and_bpe_are_readable():
     tokenizer = load_tokenizer("bytes")
     ids = tokenizer("a b\n\t\r\x00é")["input_ids"]
-    assert spell(tokenizer, ids) == ["a", "␣", "b", "⏎", "→", "←", "‹00›", "‹c3›", "‹a9›"]
-    assert spelt(tokenizer, 256) == "<|endoftext|>"
+    assert labels(tokenizer, ids) == ["a", "␣", "b", "⏎", "→", "←", "‹00›", "‹c3›", "‹a9›"]
+    assert token_label(tokenizer, 256) == "<|endoftext|>"
     bpe = load_tokenizer("bpe", ["the cat and the dog and the é é é é"] * 3, vocab_size=300)
     ids = bpe("the cat and the é")["input_ids"]
-    assert "".join(spell(bpe, ids)) == "the␣cat␣and␣the␣é"
-    assert "␣the" in spell(bpe, ids)
+    assert "".join(labels(bpe, ids)) == "the␣cat␣and␣the␣é"
+    assert "␣the" in labels(bpe, ids)
 
 
 def test_what_is_drawn_has_a_glyph_and_fits():
-    assert drawable("a$日é⏎") == "a$▯é⏎"
-    assert drawable("abcdef", 4) == "abc…"
-    assert drawable("abcd", 4) == "abcd"
+    assert printable("a$日é⏎") == "a$▯é⏎"
+    assert printable("abcdef", 4) == "abc…"
+    assert printable("abcd", 4) == "abcd"
 
 
 def test_ink_is_one_colour_more_or_less_see_through():
-    import numpy as np
-
-    ink = shaded(np.array([[0.0, 0.5], [1.0, np.nan]]), 1, 0.8)
+    ink = ink_rgba(np.array([[0.0, 0.5], [1.0, np.nan]]), 1, 0.8)
     assert ink.shape == (2, 2, 4)
     assert ink[..., 3].ravel().tolist() == pytest.approx([0, 0.4, 0.8, 0])
     assert (ink[..., :3] == ink[0, 0, :3]).all()
+
+
+@pytest.mark.parametrize("task", ["causal-lm", "masked-lm", "sequence-classification"])
+@pytest.mark.parametrize("fields", [{}, TWIN], ids=["crate", "twin"])
+def test_token_attention_is_the_attention_of_the_forward_pass(task, fields):
+    model = toys.build(task, num_hidden_layers=3, **fields).double().eval()
+    ids = torch.randint(2, 29, (11,))
+    inside = model(input_ids=ids[None], output_attentions=True).attentions
+    for layer in (0, 1, -1):
+        weights = token_attention(model, ids, layer)
+        torch.testing.assert_close(weights, inside[layer][0].detach())
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 11, dtype=torch.float64))
+    torch.testing.assert_close(token_attention(model, ids), inside[1][0].detach())
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_numbers_equal_loops(causal):
+    heads, n = 3, 7
+    scores = torch.randn(heads, n, n, dtype=torch.float64)
+    if causal:
+        scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), -math.inf)
+    weights = scores.softmax(-1)
+    table = token_attention_table(weights, causal)
+    looking = range(1, n) if causal else range(n)
+    for head in range(heads):
+        entropy = distance = itself = first = 0.0
+        for i in looking:
+            for j in range(n):
+                a = float(weights[head, i, j])
+                entropy -= a * math.log(a) if a > 0 else 0.0
+                distance += a * abs(i - j)
+            itself += float(weights[head, i, i])
+            first += float(weights[head, i, 0])
+        expected = [head + 1, *(value / len(looking) for value in (entropy, distance, itself, first))]
+        assert table.iloc[head].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_panel_states_the_numbers_of_uniform_attention(causal):
+    n = 5
+    seen = torch.ones(2, n, n).tril() if causal else torch.ones(2, n, n)
+    weights = seen / seen.sum(-1, keepdim=True)
+    panel = token_attention_panel(weights, ["a", "$b", "␣c", "⏎", "日"], 1, causal)
+    number = token_attention_table(weights, causal).iloc[0]
+    words = f"look {number['distance']:.1f} to {number['distance']:.1f} tokens {'back' if causal else 'away'}"
+    assert words in panel.measured
+    assert f"(uniform attention: {number['distance']:.1f})" in panel.measured
+    assert f"(uniform: {number['entropy']:.2f})" in panel.measured
+    assert "layer 2" in panel.title
+    drawn(panel)
+
+
+def test_heads_are_drawn_from_near_to_far():
+    n, heads = 9, 13
+    weights = torch.zeros(heads, n, n)
+    order = torch.randperm(heads).tolist()
+    for head, far in enumerate(order):  # row i looks at itself with a weight that falls with `far`
+        weights[head] = torch.eye(n) * (1 - far / heads)
+        weights[head, :, 0] += far / heads
+    panel = token_attention_panel(weights, list("abcdefghi"), 0, causal=True)
+    titles = [axes.get_title() for axes in drawn(panel).axes]
+    shown = [order[int(title.split()[1].rstrip(":")) - 1] for title in titles]
+    assert shown == [0, 2, 5, 7, 10, 12]
 
 
 def test_refusals():
@@ -106,3 +172,9 @@ def test_refusals():
     refused("fewer than two tokens", text_panels, model, tokenizer, batches(tokenizer), "a")
     refused("no batches", text_panels, model, tokenizer, [], TEXT)
     refused("layer 2 is out of range", text_panels, model, tokenizer, batches(tokenizer), TEXT, layer=2)
+    ids = torch.randint(2, 29, (5,))
+    model = toys.build("causal-lm")
+    refused("layer 2 is out of range", token_attention, model, ids, 2)
+    refused("'tssa' compares no two tokens", token_attention, toys.build("causal-lm", attention="tssa"), ids)
+    refused("at least 2", token_attention_table, torch.ones(2, 1, 1), True)
+    refused("reads images", token_attention, toys.build("image-classification"), ids)

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from codingrate.inspection import trace
-from codingrate.inspection.tokens import pca_colors, pca_panel, token_heat, token_panels
+from codingrate.inspection.measure.tracing import pca_colors, token_heat
+from codingrate.inspection.report.images import pca_panel, token_panel
 from codingrate.objective import effective_rank
 from tests.models import toys
 from tests.refusals import refused
@@ -55,7 +56,7 @@ def test_heat_of_small_samples_of_padded_texts_and_of_chosen_layers():
     assert list(token_heat(trace(model, {"input_ids": ids, "attention_mask": mask}, layers=[0]))) == [1]
     autoencoder = toys.build("masked-autoencoding").eval()
     assert list(token_heat(trace(autoencoder, toys.inputs("masked-autoencoding")))) == [1, 2]
-    refused("no layer of the encoder", token_panels, planted([None, None]))
+    refused("no encoder layer was traced", token_panel, planted([None, None]))
 
 
 def falling(rank_first, rank_last, share_first, share_last, layers=3):
@@ -75,7 +76,7 @@ def falling(rank_first, rank_last, share_first, share_last, layers=3):
 @pytest.mark.parametrize(("ends", "word"), [((30, 4, 1.0, 0.2), "falls"), ((4, 30, 0.2, 1.0), "rises")])
 def test_sentence_and_table_follow_the_tokens(ends, word):
     tokens = falling(*ends)
-    (panel,) = token_panels(planted(tokens))
+    panel = token_panel(planted(tokens))
     assert panel.table["layer"].tolist() == [1, 2, 3]
     assert panel.table["nonzero"].tolist() == pytest.approx([float((z != 0).float().mean()) for z in tokens])
     ranks = [float(effective_rank(z[0])) for z in tokens]
@@ -89,7 +90,7 @@ def test_heat_maps_are_drawn_each_on_its_own_scale_with_zeros_left_out():
     tokens = [scale * z for scale, z in zip((1.0, 1e-3, 1e3), falling(9, 9, 0.5, 0.5), strict=True)]
     tokens.append(torch.zeros_like(tokens[0]))
     figure = Figure()
-    token_panels(planted(tokens))[0].draw(figure)
+    token_panel(planted(tokens)).draw(figure)
     figure.draw_without_rendering()
     *drawn, empty = [axes.get_images()[0] for axes in figure.axes if axes.get_images()]
     assert len(drawn) == 3

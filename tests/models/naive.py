@@ -116,9 +116,9 @@ def released_autoencoder(image: Tensor, mask: Tensor, weights: dict[str, Tensor]
     out = linear(x, part(weights, "predict."))[:, 1:]
     if config.normalize_pixels:
         count = target.shape[-1]
-        centred = target - target.sum(-1, keepdim=True) / count
-        variance = (centred**2).sum(-1, keepdim=True) / (count - 1)
-        target = centred / torch.sqrt(variance + 1e-6)
+        centered = target - target.sum(-1, keepdim=True) / count
+        variance = (centered**2).sum(-1, keepdim=True) / (count - 1)
+        target = centered / torch.sqrt(variance + 1e-6)
     errors = [((out[b, t] - target[b, t]) ** 2).mean() for b, t in mask.nonzero().tolist()]
     return out, sum(errors) / len(errors)
 

@@ -14,9 +14,9 @@ State = dict[str, Tensor]
 
 
 def layer_norm(x: Tensor, state: State, key: str, eps: float) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    variance = (centred**2).mean(-1, keepdim=True)
-    return centred / torch.sqrt(variance + eps) * state[f"{key}.weight"] + state[f"{key}.bias"]
+    centered = x - x.mean(-1, keepdim=True)
+    variance = (centered**2).mean(-1, keepdim=True)
+    return centered / torch.sqrt(variance + eps) * state[f"{key}.weight"] + state[f"{key}.bias"]
 
 
 def linear(x: Tensor, state: State, key: str) -> Tensor:

@@ -104,7 +104,7 @@ def test_a_removed_patch_is_not_seen(config):
 
 def test_the_black_box_autoencoder_drops_what_was_removed():
     config = toys.released_autoencoding(
-        mask_space="drop", mask_ratio=0.65, decoder="forward", decoder_layers=1, attention="mhsa", sparsifier="mlp"
+        mask_space="drop", mask_ratio=0.65, decoder_type="forward", decoder_layers=1, attention="mhsa", sparsifier="mlp"
     )
     model = toys.CrateForMaskedAutoencoding(config).double()
     images, mask = toys.pixels(dtype=torch.float64), toys.patch_mask()

@@ -25,9 +25,9 @@ def refuses(pattern, call, *args, **kwargs):
 
 
 FIELDS = [
-    ({"image_size": 20, "patch_size": 7}, r"^image_size 20 is not divisible by patch_size 7; take 14$"),
+    ({"image_size": 20, "patch_size": 7}, r"^image_size 20 is not divisible by patch_size 7; use 14$"),
     ({"image_size": [21, 15], "patch_size": 7}, r"^image_size 15 is not divisible by patch_size 7"),
-    ({"image_size": 5, "patch_size": 7}, r"^image_size 5 is not divisible by patch_size 7; take 7$"),
+    ({"image_size": 5, "patch_size": 7}, r"^image_size 5 is not divisible by patch_size 7; use 7$"),
     ({"image_size": 0}, r"^image_size 0 is not divisible"),
     ({"image_size": [224]}, r"^image_size is \[224\]; give one side, or height and width$"),
     ({"hidden_size": 15, "num_attention_heads": 4}, r"^num_attention_heads 4 does not divide hidden_size 15"),
@@ -40,18 +40,18 @@ FIELDS = [
     ({"sparsifier": "itsa"}, r"^unknown sparsifier 'itsa'; did you mean 'ista'\?$"),
     ({"step_sise": 0.1}, r"^unknown config field 'step_sise'; did you mean 'step_size'\?$"),
     ({"num_label": 3}, r"^unknown config field 'num_label'; did you mean 'num_labels'\?$"),
-    ({"class_token": False}, r"^pooling 'class' needs class_token=True; take pooling='mean'$"),
+    ({"class_token": False}, r"^pooling 'class' needs class_token=True; use pooling='mean'$"),
     ({"mask_ratio": 0}, r"^mask_ratio is 0; it must lie between 0 and 1$"),
     ({"mask_ratio": 1.0}, r"^mask_ratio is 1.0; it must lie between 0 and 1$"),
     ({"positions": "sinusoidal", "hidden_size": 15, "num_attention_heads": 3}, r"^sinusoidal positions need"),
-    ({"position_scale": 0}, r"^position_scale is 0; it must be above 0, or take positions='none'$"),
+    ({"position_scale": 0}, r"^position_scale is 0; it must be above 0; positions='none' leaves positions out$"),
     ({"orthogonality": "parametrize", "head_dim": 65}, r"^6 subspaces of dimension 65 cannot be orthonormal in 384"),
-    ({"norm": "post"}, r"^norm 'post' needs modality='text' and skip='residual'; take norm='pre'$"),
+    ({"norm": "post"}, r"^norm 'post' needs modality='text' and skip='residual'; use norm='pre'$"),
     ({"norm": "post", "modality": "text"}, r"^norm 'post' needs modality='text' and skip='residual'"),
     ({"position_offset": -1}, r"^position_offset is -1; it must be a row of the position table$"),
     ({"position_offset": 514}, r"^position_offset is 514; it must be a row"),
-    ({"position_offset": 2, "causal": True}, r"^position_offset is for masked models; a causal one counts from 0$"),
-    ({"scaled_output_init": True}, r"^scaled_output_init needs initializer='normal', not 'torch'; take it off$"),
+    ({"position_offset": 2, "causal": True}, r"^position_offset is for masked models; a causal model counts from 0$"),
+    ({"scaled_output_init": True}, r"^scaled_output_init needs initializer='normal', not 'torch'$"),
     ({"activation": "relu"}, r"'activation' expected one of \('gelu', 'gelu-tanh'\), got relu$"),
     ({"skip": "none"}, r"'skip' expected one of \('normalized', 'residual'\), got none$"),
     ({"pooling": "max"}, r"'pooling' expected one of \('class', 'mean'\), got max$"),
@@ -114,8 +114,8 @@ def test_bad_text(task):
     model, ids = toys.build(task), torch.randint(29, (2, 5))
     refuses(r"^input_ids is torch.float32 of shape \(2, 5\); expected ids \(batch, n\)$", model, ids.float())
     refuses(r"^input_ids is torch.int64 of shape \(5,\)", model, ids[0])
-    refuses(r"^give either input_ids or inputs_embeds$", model)
-    refuses(r"^give either input_ids or inputs_embeds$", model, ids, inputs_embeds=torch.randn(2, 5, 14))
+    refuses(r"^pass either input_ids or inputs_embeds$", model)
+    refuses(r"^pass either input_ids or inputs_embeds$", model, ids, inputs_embeds=torch.randn(2, 5, 14))
     long = torch.zeros(2, 14, dtype=torch.long)
     refuses(r"^sequence of 14 tokens is longer than max_position_embeddings 13; shorten it$", model, long)
     for shape in ((2, 6), (1, 5), (2, 5, 5)):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from codingrate import create_model, list_models
 from codingrate.models import presets
@@ -84,8 +83,13 @@ PUBLISHED = {
 
 
 def parameters(name, **fields):
+    """Parameters and frozen tables, which are buffers, by name."""
     with torch.device("meta"):
-        return list(create_model(name, **fields).named_parameters())
+        model = create_model(name, **fields)
+    named = [*model.named_parameters(), *model.named_buffers()]
+    assert model.num_parameters() == total(named)
+    assert model.num_parameters(only_trainable=True) == total(model.named_parameters())
+    return named
 
 
 def total(named):
@@ -138,22 +142,54 @@ def test_count_model_tells_the_same(name):
     count = count_model(name)
     assert count.parameters == PUBLISHED[name][0]
     assert count.frozen == total((n, p) for n, p in parameters(name) if not p.requires_grad)
-    assert count.flops > 0
     assert count.unit == ("token" if "bert" in name else "image")
+    with torch.device("meta"):
+        model = create_model(name)
+    assert count.flops == forward_flops(model) // (model.config.max_tokens if "bert" in name else 1)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("task", ["image-classification", "masked-autoencoding", "masked-lm", "causal-lm"])
-@pytest.mark.parametrize("box", [{}, {"attention": "mhsa", "sparsifier": "mlp", "skip": "residual"}])
-def test_flops_are_those_torch_counts(task, box):
-    model = toys.build(task, **box).eval().to("meta")  # where the counter sees the fused attention too
-    vision = model.config.modality == "vision"
-    given = {"pixel_values": toys.pixels(1)} if vision else {"input_ids": torch.randint(29, (1, 13))}
-    given = {key: value.to("meta") for key, value in given.items()}
-    model(**given)  # ISTA keeps what it makes of its dictionary
-    with FlopCounterMode(display=False) as counter:
-        model(**given)
-    assert forward_flops(model) == counter.get_total_flops()
+SPARSIFIERS = {"ista": 1, "ista-soft": 1, "prox": 1, "odl": 4 * 4, "mlp": 2 * 4, "none": 0}
+"""Products of d × d per token; `odl` takes three with D (d, 4d) and one with D', `mlp` two maps of d × 4d."""
+
+
+def layer_products(attention, sparsifier, n, d, queries):
+    """Multiply-adds of one layer that updates so many of n tokens: maps, pairs of tokens, sparsifier."""
+    maps = {"mssa": 1, "mssa-tied": 1, "tssa": 1, "mhsa": 3}[attention] * n * d**2 + queries * d**2
+    pairs = 0 if attention == "tssa" else 2 * queries * n * d
+    return maps + pairs + SPARSIFIERS[sparsifier] * queries * d**2
+
+
+@pytest.mark.parametrize("sparsifier", SPARSIFIERS)
+@pytest.mark.parametrize("attention", ["mssa", "mssa-tied", "mhsa", "tssa"])
+@pytest.mark.parametrize("pooling", ["class", "mean"])
+def test_operations_of_a_classifier_are_its_products(attention, sparsifier, pooling):
+    """3 × 2 patches of 147 numbers and a class token; the last layer updates only what is read."""
+    with torch.device("meta"):
+        model = toys.build("image-classification", attention=attention, sparsifier=sparsifier, pooling=pooling)
+    n, d = 7, 15
+    last = layer_products(attention, sparsifier, n, d, 1 if pooling == "class" else n)
+    products = 6 * 147 * d + layer_products(attention, sparsifier, n, d, n) + last + 5 * d
+    assert forward_flops(model) == 2 * products
+
+
+@pytest.mark.parametrize("attention", ["mssa", "mhsa"])
+def test_operations_of_other_models_are_their_products(attention):
+    with torch.device("meta"):
+        text = {task: toys.build(task, attention=attention) for task in ("masked-lm", "causal-lm")}
+        mirror = toys.build("masked-autoencoding", attention=attention)
+        dropping = toys.build(
+            "masked-autoencoding", attention=attention, decoder_type="forward", mask_space="drop", mask_ratio=0.65
+        )
+    n, d = 13, 14
+    layers = 2 * layer_products(attention, "ista", n, d, n)
+    assert forward_flops(text["causal-lm"]) == 2 * (layers + n * d * 29)
+    assert forward_flops(text["masked-lm"]) == 2 * (layers + n * d * (29 + d))
+    n, d, kept = 6, 12, 2
+    maps = 2 * n * 147 * d
+    one = layer_products(attention, "ista", n, d, n)  # g^ℓ has the synthesis in the place of ISTA
+    assert forward_flops(mirror) == 2 * (maps + 4 * one)
+    encoder = 2 * layer_products(attention, "ista", kept, d, kept)
+    assert forward_flops(dropping) == 2 * (maps + encoder + kept * d**2 + 2 * one)
 
 
 @torch.no_grad()

@@ -72,7 +72,7 @@ def test_the_papers_head_is_its_equation():
 def test_the_default_head_has_the_released_sizes():
     with torch.device("meta"):
         head = CrateForSelfDistillation(toys.vision()).student.head
-    shapes = [tuple(p.shape) for p in head.parameters()]
+    shapes = [tuple(tensor.shape) for tensor in head.state_dict().values()]
     assert shapes == [
         (2048, 15), (2048,), (2048, 2048), (2048,), (256, 2048), (256,), (65536, 256), (65536, 1),
     ]  # fmt: skip
@@ -100,9 +100,9 @@ def test_gradients_reach_the_student_alone(normalize):
     model = small(normalize_prototypes=normalize).train()
     model(views=views()).loss.backward()
     assert all(p.grad is None and not p.requires_grad for p in model.teacher.parameters())
-    frozen = {name for name, p in model.student.named_parameters() if not p.requires_grad}
+    frozen = {name for name, _ in model.student.named_buffers()}
     assert frozen == ({"head.prototypes.gain"} if normalize else set())
-    assert all(p.grad is not None for name, p in model.student.named_parameters() if name not in frozen)
+    assert all(p.requires_grad and p.grad is not None for p in model.student.parameters())
 
 
 def test_the_output_is_the_loss_of_its_logits():
@@ -164,7 +164,7 @@ def test_dropout_is_the_students_alone():
     assert torch.equal(model(views=given).student_logits, model(views=given).student_logits)
 
 
-def test_save_and_load_give_both_branches_and_the_centre(tmp_path):
+def test_save_and_load_give_both_branches_and_the_center(tmp_path):
     model = shaken(small()).eval()
     model.update_center(torch.randn(2, 5, P))
     model.save_pretrained(tmp_path)

@@ -1,15 +1,13 @@
-"""The loss, the centre and the schedules of DINO, pair by pair and number by number."""
+"""The loss and the center of DINO, pair by pair and number by number."""
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from codingrate.errors import CrateError
 from codingrate.models import CrateForSelfDistillation
 from codingrate.models.distillation import distillation_loss, teacher_entropy
-from codingrate.training.distillation_schedules import teacher_momentum, teacher_temperature, weight_decay_at
 
 from . import toys
 
@@ -91,7 +89,7 @@ def test_logits_that_do_not_fit_are_refused(shapes):
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.3])
-def test_the_centre_follows_the_mean_of_the_raw_teacher(momentum):
+def test_the_center_follows_the_mean_of_the_raw_teacher(momentum):
     model = small().double()
     center = torch.zeros(P, dtype=torch.float64)
     assert torch.equal(model.center, center)
@@ -105,7 +103,7 @@ def test_the_centre_follows_the_mean_of_the_raw_teacher(momentum):
     torch.testing.assert_close(model.center, center, rtol=1e-6, atol=1e-7)
 
 
-def test_the_centre_is_that_of_all_processes(monkeypatch):
+def test_the_center_is_that_of_all_processes(monkeypatch):
     """Another process has 3 images of mean 1 where this one has 5 of mean 2."""
 
     def all_reduce(tensor):
@@ -116,26 +114,3 @@ def test_the_centre_is_that_of_all_processes(monkeypatch):
     model = small()
     model.update_center(torch.full((2, 5, P), 2.0))
     torch.testing.assert_close(model.center, torch.full((P,), 0.1 * 13 / 8))
-
-
-@pytest.mark.parametrize("warmup", [0, 1, 2, 30])
-@pytest.mark.parametrize(("start", "end"), [(0.04, 0.07), (0.04, 0.04)])
-def test_the_teacher_temperature_is_the_release_table(start, end, warmup):
-    table = np.concatenate((np.linspace(start, end, warmup), np.ones(100 - warmup) * end))
-    found = [teacher_temperature(epoch, start, end, warmup) for epoch in range(100)]
-    np.testing.assert_allclose(found, table, rtol=1e-14)
-    assert teacher_temperature(1000, start, end, warmup) == end
-
-
-@pytest.mark.parametrize("steps", [1, 7, 1000])
-@pytest.mark.parametrize("start", [0.996, 0.9995])
-def test_momentum_and_weight_decay_follow_a_cosine(steps, start):
-    for i in range(steps):
-        m = 1 - 0.5 * (1 - start) * (1 + np.cos(np.pi * i / steps))
-        assert teacher_momentum(i, steps, start) == pytest.approx(m, rel=1e-14)
-        decay = 0.4 + 0.5 * (0.04 - 0.4) * (1 + np.cos(np.pi * i / steps))
-        assert weight_decay_at(i, steps, 0.04, 0.4) == pytest.approx(decay, rel=1e-13)
-        assert weight_decay_at(i, steps, 0.005, 0.005) == pytest.approx(0.005)
-    assert teacher_momentum(0, steps) == 0.996
-    assert teacher_momentum(steps + 3, steps, start) == 1.0
-    assert weight_decay_at(0, 0, 0.1, 0.2) == pytest.approx(0.1)

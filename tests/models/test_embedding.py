@@ -84,7 +84,7 @@ def test_sequence_sinusoids_alternate():
             assert abs(float(table[t, 2 * i + 1]) - math.cos(angle)) < 1e-5
 
 
-def test_the_class_row_of_a_frozen_table_is_zero_and_survives_initialisation():
+def test_the_class_row_of_a_frozen_table_is_zero_and_survives_initialization():
     for front in (True, False):
         config = toys.autoencoding(positions="sinusoidal", class_token=front)
         table = toys.CrateModel(config).embedding.positions.weight
@@ -148,7 +148,7 @@ def test_other_image_sizes_run(task, height, width):
     assert output.isfinite().all()
 
 
-def test_initialisation_of_the_parts():
+def test_initialization_of_the_parts():
     model = toys.CrateForImageClassification(toys.vision(hidden_size=120, num_attention_heads=3, image_size=[70, 70]))
     embedding, layer = model.crate.embedding, model.crate.layers[0]
     assert 0.9 < float(embedding.positions.weight.detach().std()) < 1.1

@@ -18,7 +18,7 @@ from transformers import (
 
 from codingrate import CrateError, load_released
 from codingrate.models import CrateForCausalLM, CrateForMaskedLM, CrateForSequenceClassification
-from codingrate.models.released import convert
+from codingrate.models.loading import convert
 
 GPT2 = {
     "n_embd": 14, "n_layer": 3, "n_head": 2, "vocab_size": 29, "n_positions": 13, "bos_token_id": 28,
@@ -155,7 +155,7 @@ def test_several_dropout_rates_become_one_and_this_is_said(tmp_path):
             "scale_attn_by_inverse_layer_idx is True; a twin has False only",
         ),
         (GPT2LMHeadModel, GPT2Config(**GPT2, add_cross_attention=True), "add_cross_attention is True"),
-        (GPT2ForSequenceClassification, GPT2Config(**GPT2, pad_token_id=0), "no place for: score.weight"),
+        (GPT2ForSequenceClassification, GPT2Config(**GPT2, pad_token_id=0), "with unexpected tensors: score.weight"),
         (RobertaForMaskedLM, RobertaConfig(**ROBERTA, is_decoder=True), "is_decoder is True"),
         (
             RobertaForMaskedLM,
@@ -203,7 +203,5 @@ def test_shapes_that_contradict_the_config_are_named(tmp_path):
     saved(GPT2LMHeadModel, GPT2Config(**GPT2), tmp_path)
     settings = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**settings, "n_positions": 17}))
-    with pytest.raises(
-        CrateError, match=r"transformer.wpe.weight gives \(13, 14\), but config.json asks for \(17, 14\)"
-    ):
+    with pytest.raises(CrateError, match=r"transformer.wpe.weight has shape \(13, 14\); expected \(17, 14\)"):
         load_released(tmp_path)

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, GPT2Config, GPT2LMH
 
 from codingrate import CrateError, create_model
 from codingrate.models import CrateModel
-from codingrate.models.cache import ProjectionLayer, StaticProjectionLayer, cache_bytes
+from codingrate.models.cache import DynamicProjectionLayer, StaticProjectionLayer, cache_bytes
 
 from . import toys
 
@@ -184,8 +184,8 @@ def test_speculation_crops_the_cache():
 def test_any_empty_cache_is_given_layers_of_one_tensor():
     model, ids = build(), prompts()
     for cache, kind in (
-        (DynamicCache(), ProjectionLayer),
-        (DynamicCache(config=model.config), ProjectionLayer),
+        (DynamicCache(), DynamicProjectionLayer),
+        (DynamicCache(config=model.config), DynamicProjectionLayer),
         (StaticCache(config=model.config, max_cache_len=11), StaticProjectionLayer),
     ):
         model(ids, past_key_values=cache)
@@ -241,7 +241,7 @@ def test_embeddings_stand_in_for_a_prompt():
 @torch.no_grad()
 def test_a_text_longer_than_the_position_table_is_refused():
     model = build()
-    line = r"^prompt of {} tokens and {} new ones are more than max_position_embeddings 37; shorten the prompt or "
+    line = r"^prompt of {} tokens and {} new ones exceed max_position_embeddings 37; shorten the prompt or "
     for n, options, new in (
         (7, {"max_new_tokens": 31}, 31),
         (7, {"max_length": 38}, 31),
@@ -259,7 +259,7 @@ def test_a_text_longer_than_the_position_table_is_refused():
 
 
 def test_what_keeps_nothing_is_refused_a_cache():
-    line = "keeps nothing of earlier tokens; take use_cache=False$"
+    line = "does not support caching; pass use_cache=False$"
     with pytest.raises(CrateError, match=f"^attention 'tssa' {line}"):
         build("tssa").generate(prompts(), max_new_tokens=3, use_cache=True)
     with pytest.raises(CrateError, match=f"^a model without causal=True {line}"):
@@ -278,7 +278,7 @@ def test_a_cache_is_made_when_asked_for_only():
     output = model.train()(ids, labels=ids, use_cache=True)
     assert output.past_key_values is None  # a layer that is computed twice would keep its tokens twice
     output.loss.backward()
-    with pytest.raises(CrateError, match=r"^past_key_values cannot be used while gradient checkpointing"):
+    with pytest.raises(CrateError, match=r"^past_key_values cannot be used with gradient checkpointing"):
         model(ids, past_key_values=DynamicCache())
 
 

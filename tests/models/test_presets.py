@@ -64,7 +64,7 @@ def test_a_model_without_classes_hands_out_its_features():
     ).eval()
     images = torch.randn(2, 3, 32, 32)
     output = model(images, output_hidden_states=True)
-    torch.testing.assert_close(output.logits, model.pool(output.hidden_states[-1]))
+    torch.testing.assert_close(output.logits, model.head_norm(output.hidden_states[-1][:, 0]))
     assert output.logits.shape == (2, 24)
 
 

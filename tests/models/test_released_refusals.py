@@ -8,8 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from codingrate import CrateError
-from codingrate.models.released import load_released
-from codingrate.models.released_families import detect
+from codingrate.models.released import detect, load_released
 
 from .released_files import small_classifier, write
 
@@ -67,14 +66,14 @@ def test_cut_files_are_refused(tmp_path, name, share):
         torch.save(small_classifier(), path, _use_new_zipfile_serialization=name == "file.pth")
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
-    assert "cut short" in refused(path)
+    assert "is truncated" in refused(path)
 
 
 @pytest.mark.parametrize("name", ["notes.pth", "notes.txt", "notes.safetensors"])
 def test_files_of_another_kind_are_refused(tmp_path, name):
     path = tmp_path / name
     path.write_text("Dear diary,\nthis is not a checkpoint.\n" * 20)
-    assert "cut short or no" in refused(path)
+    assert "is truncated or not" in refused(path)
 
 
 def test_file_that_holds_itself_is_refused(tmp_path):
@@ -95,7 +94,7 @@ def test_missing_file_and_folder_are_refused(tmp_path):
         ({"weights": {"a": torch.ones(1)}, "epoch": 3}, "holds no tensors.*it holds weights, epoch"),
         ([torch.ones(1)], "holds a list"),
         (torch.ones(3), "holds a Tensor"),
-        ({"cls_token": torch.ones(1), "epoch": 3}, "mixes tensors with something else: epoch"),
+        ({"cls_token": torch.ones(1), "epoch": 3}, "mixes tensors with other values: epoch"),
         (
             {"student": {"a": torch.ones(1)}, "teacher": {"a": torch.ones(1)}},
             "looks like a DINO training file",
@@ -161,7 +160,7 @@ def test_missing_layer_is_named(tmp_path):
 
 def test_unexpected_tensors_are_named(tmp_path):
     state = {**small_classifier(), "surplus.weight": torch.ones(2)}
-    assert refused(write(tmp_path, state)).endswith("no place for: surplus.weight")
+    assert refused(write(tmp_path, state)).endswith("with unexpected tensors: surplus.weight")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -185,7 +184,7 @@ def test_projection_of_odd_patches_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("known", "message"),
     [
-        ({"heads": 5}, "heads 5 does not divide the width 24; take one of 1, 2, 3, 4, 6"),
+        ({"heads": 5}, "heads 5 does not divide the width 24; use one of 1, 2, 3, 4, 6"),
         ({"heads": 0}, "heads is 0"),
         ({"heads": 2.0}, "heads is 2.0"),
         ({"heads": None}, "heads is not in the file, and 24 is no published width"),

@@ -1,6 +1,9 @@
 """The models are transformers models: saved, loaded, tied, compiled, checkpointed like any other."""
 
 import json
+import subprocess
+import sys
+import textwrap
 
 import pytest
 import torch
@@ -176,7 +179,7 @@ def test_a_pipeline_classifies_an_image(mode, tmp_path):
         assert abs(answer["score"] - float(probabilities[int(answer["label"][-1])])) < 1e-6
 
 
-def test_the_saved_processor_resizes_crops_and_normalises(tmp_path):
+def test_the_saved_processor_resizes_crops_and_normalizes(tmp_path):
     from transformers import AutoImageProcessor
 
     toys.build("image-classification", image_size=28).save_pretrained(tmp_path)
@@ -185,7 +188,7 @@ def test_the_saved_processor_resizes_crops_and_normalises(tmp_path):
     pixels = processor(white, return_tensors="pt")["pixel_values"]
     expected = torch.tensor([(1 - m) / s for m, s in ((0.485, 0.229), (0.456, 0.224), (0.406, 0.225))])
     torch.testing.assert_close(pixels, expected[None, :, None, None].expand(1, 3, 28, 28), rtol=0, atol=1e-4)
-    # shorter side to 256/224 of the model's, then the centre: a border is cut away
+    # shorter side to 256/224 of the model's, then the center: a border is cut away
     framed = Image.new("RGB", (256, 256), (0, 0, 0))
     framed.paste((255, 255, 255), (12, 12, 244, 244))
     cropped = processor(framed, return_tensors="pt")["pixel_values"]
@@ -252,3 +255,57 @@ def test_orthogonality_has_no_entry_for_what_is_not_there():
     assert rows == [{"layer": "crate.layers.0"}, {"layer": "crate.layers.1"}]
     model = toys.build("image-classification", attention="mhsa", sparsifier="mlp")
     assert float(model.orthogonality_penalty()) == 0
+
+
+AUTO = {
+    "body": "AutoModel",
+    "image-classification": "AutoModelForImageClassification",
+    "masked-autoencoding": "AutoModelForPreTraining",
+    "masked-lm": "AutoModelForMaskedLM",
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "causal-lm": "AutoModelForCausalLM",
+}
+SCRIPT = """
+    {first}
+    {second}
+    from transformers import AutoConfig, AutoImageProcessor, {classes}
+    for auto, path, name in {rows}:
+        assert type(AutoConfig.from_pretrained(path)).__name__ == "CrateConfig"
+        model = auto.from_pretrained(path)
+        assert type(model).__name__ == name, (type(model), name)
+        assert type(auto.from_config(model.config)) is type(model)
+    processor = AutoImageProcessor.from_pretrained({image!r})
+    assert processor.crop_size["height"] == 21 and processor.crop_size["width"] == 14, processor
+    print("resolved", len({rows}))
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    root = tmp_path_factory.mktemp("saved")
+    for task in AUTO:
+        toys.build(task).save_pretrained(root / task)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("import codingrate", "import transformers"), ("import transformers", "import codingrate")],
+    ids=["codingrate-first", "transformers-first"],
+)
+def test_auto_classes_resolve_in_a_fresh_process(saved, first, second):
+    rows = ", ".join(
+        f"({auto}, {str(saved / task)!r}, {toys.TASKS[task][0].__name__!r})" for task, auto in AUTO.items()
+    )
+    script = SCRIPT.format(
+        first=first,
+        second=second,
+        classes=", ".join(AUTO.values()),
+        rows=f"[{rows}]",
+        image=str(saved / "image-classification"),
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["resolved", "6"]

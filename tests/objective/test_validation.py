@@ -88,7 +88,7 @@ def test_the_rest():
         ob.coding_rate_hvp(Z, Z.mT)
     with pytest.raises(CrateError, match="n and d must be at least 1"):
         ob.coding_rate_lipschitz(0, 5)
-    with pytest.raises(CrateError, match=r'"orthonormal" needs K·p ≤ d, got 3·2 > 5; take coherence="incoherent"'):
+    with pytest.raises(CrateError, match=r'"orthonormal" needs K·p ≤ d, got 3·2 > 5; use coherence="incoherent"'):
         ob.random_bases(3, 5, 2)
     with pytest.raises(CrateError, match=r"p ≤ d, got K = 1, d = 3, p = 4"):
         ob.random_bases(1, 3, 4)

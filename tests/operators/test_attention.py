@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from codingrate import CrateError
-from codingrate.operators import visible_pairs
+from codingrate.operators import attention_mask
 
 from . import oracles
 from .cases import ATTENTIONS
@@ -85,10 +85,10 @@ class Kept:
     """The plainest past: everything in one tensor each."""
 
     def __init__(self):
-        self.seen, self.key, self.value = 0, None, None
+        self.past_length, self.key, self.value = 0, None, None
 
     def update(self, key, value):
-        self.seen += key.shape[-2]
+        self.past_length += key.shape[-2]
         self.key = key if self.key is None else torch.cat([self.key, key], dim=-2)
         self.value = value if self.value is None else torch.cat([self.value, value], dim=-2)
         return self.key, self.value
@@ -110,7 +110,7 @@ def test_a_sequence_in_pieces_is_the_sequence(case, masked, weights):
         end = start + size
         visible = None if mask is None else mask[:, :end]
         if masked == "pairs":
-            visible = visible_pairs(size, end, True, visible, z.device, start)
+            visible = attention_mask(size, end, True, visible, z.device, start)
             assert visible.shape == (3, 1, size, end)
         out, part = module(z[:, start:end], visible, weights, None, past)
         real = slice(None) if mask is None else mask[:, start:end]
@@ -121,14 +121,14 @@ def test_a_sequence_in_pieces_is_the_sequence(case, masked, weights):
 
 
 def test_one_token_after_others_needs_no_table():
-    assert visible_pairs(1, 5, True, None, torch.device("cpu"), 4) is None
-    assert visible_pairs(1, 5, True, None, torch.device("cpu"), 3).tolist() == [[True] * 4 + [False]]
-    assert visible_pairs(2, 5, True, None, torch.device("cpu"), torch.tensor(1)).sum(-1).tolist() == [2, 3]
+    assert attention_mask(1, 5, True, None, torch.device("cpu"), 4) is None
+    assert attention_mask(1, 5, True, None, torch.device("cpu"), 3).tolist() == [[True] * 4 + [False]]
+    assert attention_mask(2, 5, True, None, torch.device("cpu"), torch.tensor(1)).sum(-1).tolist() == [2, 3]
 
 
 @pytest.mark.parametrize("case", [c for c in ATTENTIONS if c.name == "tssa" and c.causal], ids=str)
 def test_statistics_keep_no_past(case):
-    with pytest.raises(CrateError, match=r"^attention 'tssa' keeps nothing of earlier tokens; take use_cache=False$"):
+    with pytest.raises(CrateError, match=r"^attention 'tssa' does not support caching; pass use_cache=False$"):
         case.build()(case.tokens(), None, False, None, Kept())
 
 

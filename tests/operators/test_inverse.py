@@ -119,5 +119,5 @@ def test_the_completed_dictionary_is_orthogonal_and_holds_the_bases(bases):
 def test_bad_settings_are_refused(bases):
     with pytest.raises(CrateError, match=r"^step must not be negative, got -1$"):
         error(bases, 0.0, -1)
-    with pytest.raises(CrateError, match=r"^sparsifier 'mlp' has no mirror; take 'ista' or 'ista-soft'$"):
+    with pytest.raises(CrateError, match=r"^sparsifier 'mlp' has no mirror; use 'ista' or 'ista-soft'$"):
         error(bases, 0.0, 0.1, sparsifier="mlp")

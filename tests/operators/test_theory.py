@@ -56,12 +56,12 @@ def test_prox_is_the_minimiser_of_its_majoriser(alpha):
     lam = 0.4
     module = ProximalStep(SparsifierSpec(dim=DIM, sparsity=lam, alpha=alpha, orthonormal=True)).double()
     z = torch.randn(97, DIM, dtype=torch.float64)
-    centre = z @ module.atoms()  # rows of Dᵀz
+    center = z @ module.atoms()  # rows of Dᵀz
 
     def majoriser(x):
         """λ‖x‖₁ − ⟨∇R, x − c⟩ + (9α/8)‖x − c‖² at c = Dᵀz, where ∇R = α/(1 + α) c."""
-        gap = x - centre
-        linear = alpha / (1 + alpha) * (centre * gap).sum(-1)
+        gap = x - center
+        linear = alpha / (1 + alpha) * (center * gap).sum(-1)
         return lam * x.sum(-1) - linear + 9 * alpha / 8 * gap.square().sum(-1)
 
     best = module(z)

@@ -7,12 +7,7 @@ from scipy.stats import multivariate_normal
 
 from codingrate.errors import CrateError
 from codingrate.objective import random_bases
-from codingrate.theory.denoising import (
-    SubspaceMixture,
-    attention_denoise,
-    nearest_subspace,
-    project_nearest,
-)
+from codingrate.theory import SubspaceMixture, attention_denoise, nearest_subspace, project_nearest
 
 K, D, P, N = 3, 7, 2, 5
 VARIANCES = (1.3, 0.4)

@@ -9,8 +9,8 @@ from scipy.stats import ortho_group
 
 from codingrate.errors import CrateError
 from codingrate.objective import random_bases, subspace_coding_rate_gradient
-from codingrate.theory.denoising import SubspaceMixture
-from codingrate.theory.diffusion import (
+from codingrate.theory import (
+    SubspaceMixture,
     VarianceExploding,
     geometric_times,
     sliced_wasserstein,
@@ -61,11 +61,11 @@ def test_flow_of_one_gaussian_is_its_standard_deviations(single, rng, rate, back
         times = geometric_times(0.01, (100 ** (1 / steps) - 1) / 2, steps + 1)
         times = times.flip(0) if back else times
         exact = exact_flow(single, z, float(times[0]), float(times[-1]), rate)
-        for method, found in errors.items():
+        for method, values in errors.items():
             path = VarianceExploding(single, rate).flow(z, times, method)
             assert path.shape == (steps + 1, N, D)
             assert torch.equal(path[0], z)
-            found.append(float((path[-1] - exact).norm()))
+            values.append(float((path[-1] - exact).norm()))
     euler, heun = errors.values()
     assert euler[1] / euler[2] == pytest.approx(2, abs=0.35)  # order 1
     assert heun[1] / heun[2] == pytest.approx(4, abs=1.0)  # order 2
@@ -168,9 +168,9 @@ def test_structured_solution_against_an_ode_solver(rng, n, ratio):
         return (subspace_coding_rate_gradient(tokens, bases, 0.7) / (2 * t)).numpy().ravel()
 
     solved = solve_ivp(slope, (0.3, 0.3 * ratio), z.numpy().ravel(), rtol=1e-10, atol=1e-12).y[:, -1]
-    found = structured_solution(z, bases, ratio, 0.7)
-    torch.testing.assert_close(found, torch.from_numpy(solved).view(n, 11), rtol=1e-6, atol=1e-8)
-    torch.testing.assert_close(structured_solution(found, bases, 1 / ratio, 0.7), z)
+    solution = structured_solution(z, bases, ratio, 0.7)
+    torch.testing.assert_close(solution, torch.from_numpy(solved).view(n, 11), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(structured_solution(solution, bases, 1 / ratio, 0.7), z)
     assert structured_solution(z.float(), bases.float(), ratio, 0.7).dtype == torch.float32
 
 

@@ -27,7 +27,7 @@ def plain(text):
 
 def unrounded(text):
     """Without the sizes of rounding errors, which are the machine's own."""
-    return re.sub(r"off by \S+ of what rounding allows", "off by what rounding allows", text)
+    return re.sub(r"error \S+ of the rounding limit", "error within the rounding limit", text)
 
 
 def same(printed, found):

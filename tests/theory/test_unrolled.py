@@ -17,7 +17,6 @@ from codingrate.theory.unrolled import (
     mssa,
     proximal_layer,
     proximal_step,
-    unit,
 )
 from tests.objective import oracles
 
@@ -75,20 +74,20 @@ def test_sparsifiers_are_the_equations(z):
         torch.testing.assert_close(proximal, grown.clamp(min=0), rtol=1e-10, atol=1e-12)
 
 
-def test_the_proximal_step_minimises_its_majoriser(z):
+def test_the_proximal_step_minimizes_its_majorizer(z):
     """No X ≥ 0 near the step is better on λ‖X‖₁ − ⟨∇R, X − Z⟩ + (9α/8)‖X − Z‖²."""
     lam, alpha = 0.3, D / (N * EPS**2)
     point = z.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(oracles.rate(point.T, EPS), point)
 
-    def majoriser(x):
+    def majorizer(x):
         return lam * x.sum() - ((x - z) * gradient).sum() + 9 * alpha / 8 * (x - z).square().sum()
 
     best = proximal_step(z, EPS, lam)
     assert 0 < float((best == 0).double().mean()) < 1
     for size in (1e-3, 1e-1):
         other = (best + size * torch.randn_like(best)).clamp(min=0)
-        assert float(majoriser(other)) > float(majoriser(best))
+        assert float(majorizer(other)) > float(majorizer(best))
 
 
 def test_the_smoothness_of_compression_is_reached_and_never_exceeded():
@@ -106,17 +105,17 @@ def test_the_smoothness_of_compression_is_reached_and_never_exceeded():
 
 def test_alternate_records_every_term_of_every_half_layer(z, bases):
     start, lam = z.abs(), 0.05
-    found = alternate(start, bases, EPS, lam, 2, step=0.1)
+    run = alternate(start, bases, EPS, lam, 2, step=0.1)
     seen = [start]
     for _ in range(2):
         seen.append(seen[-1] - 0.1 * compression_direction(seen[-1], bases, EPS))
         seen.append(proximal_step(seen[-1], EPS, lam))
     for at, tokens in enumerate(seen):
-        assert float(found.compression[at]) == pytest.approx(float(oracles.subspace_rate(tokens.T, bases, EPS)))
-        assert float(found.expansion[at]) == pytest.approx(float(oracles.rate(tokens.T, EPS)))
-        assert float(found.sparsity[at]) == pytest.approx(lam * float(tokens.abs().sum()))
-    torch.testing.assert_close(found.objective, found.compression + found.sparsity - found.expansion)
-    torch.testing.assert_close(found.tokens, seen[-1])
+        assert float(run.compression[at]) == pytest.approx(float(oracles.subspace_rate(tokens.T, bases, EPS)))
+        assert float(run.expansion[at]) == pytest.approx(float(oracles.rate(tokens.T, EPS)))
+        assert float(run.sparsity[at]) == pytest.approx(lam * float(tokens.abs().sum()))
+    torch.testing.assert_close(run.objective, run.compression + run.sparsity - run.expansion)
+    torch.testing.assert_close(run.tokens, seen[-1])
     eta = 4 / 9 * N * EPS**2 / D
     by_default = alternate(start, bases, EPS, lam, 1, "mssa", "ista")
     half = start - eta * compression_direction(start, bases, EPS, "mssa")
@@ -132,7 +131,6 @@ def test_the_change_of_a_step(z, bases):
     for kappa, value in zip((0.1, 0.5), change, strict=True):
         due = oracles.subspace_rate((z - kappa * direction).T, bases, EPS) - before
         assert float(value) == pytest.approx(float(due))
-    torch.testing.assert_close(unit(z).norm(dim=-1), torch.ones(N, dtype=torch.float64))
 
 
 def test_the_operators_are_those_of_the_network(monkeypatch, z, bases):

@@ -1,9 +1,10 @@
-"""Speed and memory, side by side in one run: ours, the paper's pseudocode as written, and transformers' ViT."""
+"""Speed and memory in one run: our models, the paper's pseudocode and transformers' models, side by side."""
 
-from .gpt import bench_gpt
-from .loader import bench_loader
-from .maskcut import bench_maskcut
-from .probe import bench_probe
-from .suites import bench_image, bench_rate, machine
+from .models import bench_gpt, bench_image
+from .suites import bench_loader, bench_maskcut, bench_probe, bench_rate, count_rounds, run_suites
+from .timing import machine
 
-__all__ = ["bench_gpt", "bench_image", "bench_loader", "bench_maskcut", "bench_probe", "bench_rate", "machine"]
+__all__ = [
+    "bench_gpt", "bench_image", "bench_loader", "bench_maskcut", "bench_probe", "bench_rate", "count_rounds", "machine",
+    "run_suites",
+]  # fmt: skip

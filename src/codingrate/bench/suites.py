@@ -1,178 +1,203 @@
-"""What `crate bench` measures: a classifier against its naive form and a ViT, a coding rate against its definition."""
+"""The suites of `crate bench` by name, and those that are no comparison of models: rate, loader, probes, MaskCut."""
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable
-from typing import Any, cast
+import io
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+from torch.utils.data import DataLoader
 
 from .. import objective
-from ..errors import CrateError
-from ..models.classifier import CrateForImageClassification
-from ..models.config import CrateConfig
+from ..data import Augment, BatchAugment, ImageData, ImageDataset, collate
+from ..errors import unknown_name
+from ..evaluation import Features, knn_probe, logistic_probe
+from ..inspection.segment.cuts import affinity, normalized_cut
 from ..models.presets import create_model
-from .naive import NaiveClassifier
-from .timing import Progress, medians, peak_gflops, peak_memory
+from .models import bench_gpt, bench_image
+from .timing import Progress, Result, fixed_seed, machine, medians, peak_memory, training_step
 
-RIVALS = ("ours", "naive", "vit")
-
-
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    import transformers
-
-    return {
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-        "peak_gflops": peak_gflops(),
-    }
+ROUNDS = {"image": (2, 2), "rate": (1, 2), "gpt": (2, 1), "maskcut": (1, 0)}  # timed parts, warm-up rounds of each
+PROBES: dict[str, Callable[..., Any]] = {"knn": knn_probe, "logistic": logistic_probe}
+CLASSES, SPREAD = 10, 4.0  # of the features that are probed
+WIDTH, RANK = 384, 8  # of the features that are cut, as in a small model, and of each object's subspace
 
 
-def bench_image(name: str, batch: int, repeats: int, progress: Progress | None = None) -> dict[str, Any]:
-    """Inference and training step of a CRATE classifier, its naive transcription and transformers' ViT.
+def run_suites(
+    names: Sequence[str],
+    *,
+    model: str = "crate-base-patch16-224",
+    batch: int = 8,
+    repeats: int = 7,
+    progress: Progress = None,
+) -> Result:
+    """Run suites by name; return a result for each, and a description of the machine.
 
-    All three have the same width, depth and heads; the naive form has our weights, and its logits are compared
-    with ours before anything is timed. A training step is forward, backward and AdamW.
+    `model` and `batch` apply to "image". `progress` is called after every one of `count_rounds` rounds.
     """
-    torch.manual_seed(0)
-    models = _rivals(name)
-    config = cast(CrateForImageClassification, models["ours"]).config
-    classes = config.num_labels or 1
-    shape = (config.num_channels, *config.image_sides)
-    pixels = torch.randn(batch, *shape)
-    labels = torch.randint(0, classes, (batch,))
-    with torch.no_grad():
-        ours, naive = _logits(models["ours"].eval(), pixels), _logits(models["naive"].eval(), pixels)
-    difference = float((ours - naive).abs().max() / naive.abs().max())
-
-    result: dict[str, Any] = {
-        "model": name,
-        "batch": batch,
-        "parameters": {key: sum(p.numel() for p in model.parameters()) for key, model in models.items()},
-        "logits_difference": difference,
+    suites: dict[str, tuple[str, Callable[[], Result]]] = {
+        "image": ("image", lambda: bench_image(model, batch, repeats, progress)),
+        "rate": ("coding_rate", lambda: bench_rate(repeats=repeats, progress=progress)),
+        "loader": ("loader", bench_loader),
+        "probe": ("probe", bench_probe),
+        "gpt": ("gpt", lambda: bench_gpt(repeats=repeats, progress=progress)),
+        "maskcut": ("maskcut", lambda: bench_maskcut(repeats=repeats, progress=progress)),
     }
-    for mode in ("inference", "training"):
-        cases = {k: _runner(model.train(mode == "training"), pixels, labels, mode) for k, model in models.items()}
-        flops = {key: _flops(name, key, batch, mode, shape) for key in RIVALS}
-        seconds = medians(cases, repeats, progress=progress)
-        result[mode] = {
-            "seconds": seconds,
-            "speedup": {key: seconds[key] / seconds["ours"] for key in RIVALS[1:]},
-            "gflops_per_second": {key: flops[key] / seconds[key] / 1e9 for key in RIVALS},
-            "peak_mib": {key: peak_memory(_one_step, (name, key, batch, mode, shape)) for key in RIVALS},
-        }
-    return result
+    for name in set(names) - suites.keys():
+        raise unknown_name("suite", name, suites)
+    return {key: run() for name, (key, run) in suites.items() if name in names} | {"machine": machine()}
 
 
-def bench_rate(shape: tuple[int, int, int, int], repeats: int, progress: Progress | None = None) -> dict[str, Any]:
-    """R of projected tokens (batch, heads, n, p) against the definition, logdet of an n × n matrix."""
-    torch.manual_seed(0)
-    w = F.normalize(torch.randn(shape), dim=-1)
+def count_rounds(names: Sequence[str], repeats: int) -> int:
+    """Return how often `run_suites` calls its `progress`."""
+    return sum(parts * (warmup + repeats) for name, (parts, warmup) in ROUNDS.items() if name in names)
+
+
+def bench_rate(
+    shape: tuple[int, int, int, int] = (32, 12, 197, 64), repeats: int = 7, progress: Progress = None
+) -> Result:
+    """Time R of projected tokens (batch, heads, n, p) against its definition, the logdet of an n × n matrix."""
+    with fixed_seed():
+        w = F.normalize(torch.randn(shape), dim=-1)
     n, p = shape[-2:]
     beta = p / (n * 0.5**2)
-
-    def definition() -> Tensor:
-        return 0.5 * torch.logdet(torch.eye(n) + beta * (w @ w.mT))
-
-    def ours() -> Tensor:
-        return objective.projected_coding_rate(w, eps=0.5)
-
+    cases = {
+        "ours": lambda: objective.projected_coding_rate(w, eps=0.5),
+        "naive": lambda: 0.5 * torch.logdet(torch.eye(n) + beta * (w @ w.mT)),
+    }
     with torch.no_grad():
-        difference = float(((ours() - definition()) / definition()).abs().max())
-        seconds = medians({"ours": ours, "naive": definition}, repeats, progress=progress)
+        ours, naive = cases["ours"](), cases["naive"]()
+        seconds = medians(cases, repeats, progress=progress)
+    difference = float(((ours - naive) / naive).abs().max())
     speedup = seconds["naive"] / seconds["ours"]
     return {"shape": list(shape), "seconds": seconds, "speedup": {"naive": speedup}, "difference": difference}
 
 
-def _rivals(name: str) -> dict[str, nn.Module]:
-    ours = _build(name, "ours")
-    naive = _build(name, "naive", ours.state_dict())
-    return {"ours": ours, "naive": naive, "vit": _build(name, "vit")}
+def bench_loader(
+    name: str = "crate-tiny-patch16-224",
+    images: int = 512,
+    workers: int = 1,
+    repeats: int = 3,
+    progress: Progress = None,
+) -> Result:
+    """Time loading of JPEG photographs (decoding, random crops, batch augmentation) against training steps."""
+    augment = Augment()
+    dataset = ImageDataset(photographs(images), augment, train=True)
+    loader = DataLoader(dataset, batch_size=64, num_workers=workers, collate_fn=collate, persistent_workers=workers > 0)
+    batch_augment = BatchAugment(augment).train()
+
+    def load() -> None:
+        for index, batch in enumerate(loader):
+            batch_augment(batch["pixel_values"], seed=index)
+
+    model = create_model(name).train()
+    pixels, labels = torch.randn(16, 3, augment.image_size, augment.image_size), torch.zeros(16, dtype=torch.long)
+    train = training_step(model, lambda: F.cross_entropy(model(pixels).logits, labels))
+    seconds = medians({"loader": load, "training": train}, repeats, warmup=1, progress=progress)
+    speed = {"loader": images / seconds["loader"], "training": len(pixels) / seconds["training"]}
+    ratio = speed["loader"] / speed["training"]
+    return {"model": name, "workers": workers, "images_per_second": speed, "ratio": ratio}
 
 
-def _build(name: str, rival: str, weights: dict[str, Tensor] | None = None) -> nn.Module:
-    """One of the three models; `weights` are those of ours, for the naive form to share."""
-    if rival == "vit":
-        with torch.device("meta"):
-            config = create_model(name).config
-        return _vit(config)
-    model = create_model(name)
-    config = model.config
-    if not isinstance(model, CrateForImageClassification) or (config.attention, config.sparsifier) != (
-        "mssa",
-        "ista",
-    ):
-        raise CrateError(f"--model {name}: the image bench takes a CRATE classifier such as crate-base-patch16-224")
-    if weights is not None:
-        model.load_state_dict(weights)
-    return model if rival == "ours" else NaiveClassifier(model)
+def photographs(count: int) -> ImageData:
+    """Return a dataset of JPEG photographs with a short side of 256 pixels: scikit-learn's two samples, repeated."""
+    from datasets import Dataset, Features, Image, Value
+    from PIL import Image as Picture
+    from sklearn.datasets import load_sample_images
+
+    files = []
+    for array in load_sample_images().images:
+        picture = Picture.fromarray(array)
+        scale = 256 / min(picture.size)
+        buffer = io.BytesIO()
+        picture.resize((round(picture.width * scale), round(picture.height * scale))).save(buffer, "JPEG", quality=90)
+        files.append(buffer.getvalue())
+    rows = [{"image": {"bytes": files[i % 2], "path": None}, "label": i % 2} for i in range(count)]
+    samples = Dataset.from_list(rows, features=Features({"image": Image(decode=False), "label": Value("int64")}))
+    return ImageData("photographs", samples, samples, ("photograph",), "image", "label")
 
 
-def _vit(config: CrateConfig) -> nn.Module:
-    from transformers import ViTConfig, ViTForImageClassification
+def bench_probe(
+    knn: tuple[int, int, int] = (50_000, 10_000, 384), logistic: tuple[int, int, int] = (10_000, 2_000, 192)
+) -> Result:
+    """Measure seconds and peak MiB of both probes on (training, test, width) features of ten Gaussian classes.
 
-    return ViTForImageClassification(
-        ViTConfig(
-            hidden_size=config.hidden_size,
-            num_hidden_layers=config.num_hidden_layers,
-            num_attention_heads=config.num_attention_heads,
-            intermediate_size=4 * config.hidden_size,
-            image_size=config.image_sides[0],
-            patch_size=config.patch_size,
-            num_labels=config.num_labels,  # type: ignore[call-arg]
-        )
-    )
-
-
-def _logits(model: nn.Module, pixels: Tensor) -> Tensor:
-    output = model(pixels)
-    return output if isinstance(output, Tensor) else output.logits
-
-
-def _inference(model: nn.Module, pixels: Tensor) -> Callable[[], object]:
-    def run() -> None:
-        with torch.no_grad():
-            _logits(model, pixels)
-
-    return run
+    The time of k nearest neighbors includes the choice of k, which compares every training image with all others. The
+    time of logistic regression includes seven regularization strengths on five folds each, and the final fit.
+    """
+    result: Result = {}
+    for name, shape in (("knn", knn), ("logistic", logistic)):
+        features = gaussian_features(*shape)
+        start = time.perf_counter()
+        report = PROBES[name](*features)
+        result[name] = {
+            **dict(zip(("train", "test", "width"), shape, strict=True)),
+            "seconds": time.perf_counter() - start,
+            "peak_mib": peak_memory(_run_probe, (name, shape)),
+            "top1": report.metrics["top1"],
+        }
+    return result
 
 
-def _training(model: nn.Module, pixels: Tensor, labels: Tensor) -> Callable[[], object]:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-
-    def run() -> None:
-        F.cross_entropy(_logits(model, pixels), labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return run
-
-
-def _flops(name: str, rival: str, batch: int, mode: str, shape: tuple[int, int, int]) -> int:
-    """Operations of one pass, counted on shapes alone; what is kept between passes is not counted."""
-    with torch.device("meta"):
-        model = _build(name, rival).train(mode == "training")
-        run = _runner(model, torch.empty(batch, *shape), torch.zeros(batch, dtype=torch.long), mode)
-        run()
-        with FlopCounterMode(display=False) as counter:
-            run()
-    return int(counter.get_total_flops())
+def gaussian_features(train: int, test: int, width: int) -> tuple[Features, Features]:
+    """Draw training and test features around ten means, from a fixed seed, with so much spread that classes overlap."""
+    generator = np.random.default_rng(0)
+    means = generator.standard_normal((CLASSES, width), dtype=np.float32)
+    names = tuple(f"class {number}" for number in range(CLASSES))
+    parts = []
+    for count in (train, test):
+        labels = np.arange(count) % CLASSES
+        values = generator.standard_normal((count, width), dtype=np.float32)
+        values *= SPREAD
+        values += means[labels]
+        parts.append(Features(values, labels, names))
+    return parts[0], parts[1]
 
 
-def _runner(model: nn.Module, pixels: Tensor, labels: Tensor, mode: str) -> Callable[[], object]:
-    return _inference(model, pixels) if mode == "inference" else _training(model, pixels, labels)
+def _run_probe(name: str, shape: tuple[int, int, int]) -> None:
+    PROBES[name](*gaussian_features(*shape))
 
 
-def _one_step(name: str, rival: str, batch: int, mode: str, shape: tuple[int, int, int]) -> None:
-    model = _build(name, rival).train(mode == "training")
-    pixels, labels = torch.randn(batch, *shape), torch.zeros(batch, dtype=torch.long)
-    run = _runner(model, pixels, labels, mode)
-    run()
-    run()
+def bench_maskcut(side: int = 60, repeats: int = 3, progress: Progress = None) -> Result:
+    """Time one cut of side² patches by Lanczos and by a dense solver, and compare their eigenvectors.
+
+    The dense solver is SciPy's `eigh(D − W, D)` for the second eigenvector only, the form in which MaskCut was
+    published; for all eigenvectors it would be slower. The affinity, which both need, is timed separately.
+    """
+    features = planted_features(side)
+    weights = affinity(features, 0.15)
+    ours, dense = normalized_cut(weights), dense_cut(weights)
+    difference = float(min(np.abs(ours - dense).max(), np.abs(ours + dense).max()) / np.abs(dense).max())
+    cases = {
+        "ours": lambda: normalized_cut(weights),
+        "dense": lambda: dense_cut(weights),
+        "affinity": lambda: affinity(features, 0.15),
+    }
+    seconds = medians(cases, repeats, warmup=0, progress=progress)
+    speedup = seconds["dense"] / seconds["ours"]
+    return {"tokens": side**2, "width": WIDTH, "seconds": seconds, "speedup": speedup, "difference": difference}
+
+
+def dense_cut(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the eigenvector of the second smallest μ in (D − W)v = μDv, by LAPACK."""
+    degrees = np.diag(weights.sum(axis=1))
+    return np.asarray(eigh(degrees - weights, degrees, subset_by_index=[1, 1])[1][:, 0])
+
+
+def planted_features(side: int) -> NDArray[np.float32]:
+    """Draw features (side², 384) of two objects on a background, each near its own low-dimensional subspace."""
+    generator = np.random.default_rng(0)
+    labels = np.zeros((side, side), dtype=int)
+    labels[side // 6 : side // 2, side // 6 : side // 2] = 1
+    labels[side * 3 // 5 : side * 9 // 10, side // 2 : side * 5 // 6] = 2
+    bases = [np.linalg.qr(generator.standard_normal((WIDTH, RANK)))[0] for _ in range(3)]
+    codes = 0.8 + generator.standard_normal((side**2, RANK))
+    tokens = [bases[label] @ code for label, code in zip(labels.ravel(), codes, strict=True)]
+    noise = 0.05 * generator.standard_normal((side**2, WIDTH))
+    return (np.stack(tokens) + noise).astype(np.float32)

@@ -1,24 +1,42 @@
-"""Timing side by side: what is compared takes turns, so that a machine's moods fall on all alike."""
+"""Timing and memory measurements. Compared functions take turns, so that changes of the machine's load affect all."""
 
 from __future__ import annotations
 
 import multiprocessing
+import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+import timeit
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
+from torch import Tensor, nn
 
-Progress = Callable[[], None]
+Progress = Callable[[], None] | None
+"""A function that is called after every round, or None."""
+Result = dict[str, Any]
+"""Measurements as plain values, which `crate bench --json` prints."""
+
+
+@contextmanager
+def fixed_seed() -> Iterator[None]:
+    """Draw random numbers from seed 0 inside the block, and restore the global generators after it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
 
 
 def medians(
-    cases: Mapping[str, Callable[[], object]], repeats: int, warmup: int = 2, progress: Progress | None = None
+    cases: Mapping[str, Callable[[], object]], repeats: int, warmup: int = 2, progress: Progress = None
 ) -> dict[str, float]:
-    """Median seconds of each case over `repeats` rounds in which every case has its turn."""
+    """Return the median seconds of each case over `repeats` rounds; in a round every case runs once."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
+    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     for turn in range(warmup + repeats):
         for name, run in cases.items():
             synchronize()
@@ -32,46 +50,50 @@ def medians(
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def synchronize() -> None:
-    """Wait for the accelerator, where there is one."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+def training_step(model: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
+    """Return a function that takes one training step: forward, backward and AdamW."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+
+    def step() -> None:
+        loss().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def machine() -> Result:
+    """Return the software versions, the number of threads and the peak speed that results depend on."""
+    return {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "peak_gflops": peak_gflops(),
+    }
 
 
 def peak_gflops(size: int = 3072, repeats: int = 5) -> float:
-    """Billions of operations per second of one large float32 matrix product, the best of a few."""
+    """Return the best speed of a large float32 matrix product, in billions of operations per second."""
     a, b = torch.randn(size, size), torch.randn(size, size)
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        a @ b
-        best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best / 1e9
+    return 2 * size**3 / min(timeit.repeat(lambda: a @ b, number=1, repeat=repeats)) / 1e9
 
 
 def peak_memory(task: Callable[..., None], arguments: Sequence[Any]) -> float:
-    """MiB that `task(*arguments)` adds at its peak to a process of its own that has everything imported."""
-    context = multiprocessing.get_context("spawn")
-    queue = context.SimpleQueue()
-    process = context.Process(target=_watched, args=(queue, task, arguments, torch.get_num_threads()))
-    process.start()
-    process.join()
-    if process.exitcode:
-        raise RuntimeError(f"the process that measures memory ended with code {process.exitcode}")
-    return float(queue.get())
+    """Return the peak memory in MiB that `task(*arguments)` adds to a new process that has imported its module."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_added_mib, task, arguments, torch.get_num_threads()).result()
 
 
-def _watched(queue: Any, task: Callable[..., None], arguments: Sequence[Any], threads: int) -> None:
-    import transformers.models.vit.modeling_vit  # noqa: F401 (so that importing it is not counted)
-
+def _added_mib(task: Callable[..., None], arguments: Sequence[Any], threads: int) -> float:
     torch.set_num_threads(threads)
     before = _peak_kib()
     task(*arguments)
-    queue.put((_peak_kib() - before) / 1024)
+    return (_peak_kib() - before) / 1024
 
 
 def _peak_kib() -> int:
-    """The most this process has ever held. Where Linux tells it, not getrusage's, which a parent's size taints."""
+    """Return the largest memory this process has held. On Linux, getrusage would include the parent's size."""
     status = Path("/proc/self/status")
     if status.exists():
         return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))

@@ -1,174 +1,136 @@
-"""`crate bench`: speed and memory side by side, in one run on this machine."""
+"""`crate bench`: measure speed and memory against other implementations, in one run on this machine."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from enum import Enum
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import unknown_name
 from .output import Json, print_json, print_table, progress
 
-SUITES = ("image", "rate", "loader")
-ON_REQUEST = ("probe", "gpt", "maskcut")  # minutes long, so only when named
+Table = tuple[str, Mapping[str, str], Mapping[str, tuple[Mapping[str, float], float, str]]]
+"""Title, labels of the rows by key, and columns: values by row (none is left blank), their unit, their format."""
+
+
+class Suite(str, Enum):
+    """A suite of measurements."""
+
+    image = "image"
+    rate = "rate"
+    loader = "loader"
+    probe = "probe"
+    gpt = "gpt"
+    maskcut = "maskcut"
 
 
 def bench(
     suites: Annotated[
-        list[str] | None, typer.Argument(help="image, rate, loader, the default; or probe, gpt, maskcut.")
+        list[Suite] | None, typer.Argument(help="Suites to run. Default: image, rate and loader.", show_default=False)
     ] = None,
-    model: Annotated[str, typer.Option(help="A CRATE classifier, by name.")] = "crate-base-patch16-224",
-    batch: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds the median is taken over.")] = 7,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; PyTorch's choice by default.")] = None,
+    model: Annotated[str, typer.Option(help="CRATE classifier of the image suite.")] = "crate-base-patch16-224",
+    batch: Annotated[int, typer.Option(min=1, help="Batch size of the image suite, in images.")] = 8,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of timed rounds; results are medians.")] = 7,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Number of CPU threads. Default: PyTorch's choice.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Time a CRATE against the paper's pseudocode as written and transformers' ViT of the same width.
+    """Measure speed and memory side by side; results are valid for this machine and this run.
 
-    Also the coding rate against its definition, the loader against training, CRATE-GPT against GPT-2, and the cut of
-    MaskCut against a dense solver. What is compared takes turns; figures are medians, and hold for this machine and
-    this run.
+    image: a CRATE classifier, the paper's pseudocode and transformers' ViT of the same width.
+    rate: the coding rate and its definition. loader: loading images and training on them.
+    probe: k nearest neighbors and logistic regression. gpt: CRATE-GPT and transformers' GPT-2.
+    maskcut: the cut of MaskCut and a dense solver. The last three take minutes.
     """
-    chosen = suites or list(SUITES)
-    for suite in chosen:
-        if suite not in SUITES + ON_REQUEST:
-            raise unknown_name("suite", suite, SUITES + ON_REQUEST)
-    rounds = (2 * (repeats + 2)) * ("image" in chosen) + (repeats + 2) * ("rate" in chosen)
-    rounds += (2 * (repeats + 1)) * ("gpt" in chosen) + repeats * ("maskcut" in chosen)
-    with progress("bench", rounds) as advance:
-        import torch
+    names = [suite.value for suite in suites or (Suite.image, Suite.rate, Suite.loader)]
+    import torch
 
-        from .. import bench as room
+    from ..bench import count_rounds, run_suites
 
-        if threads is not None:
-            torch.set_num_threads(threads)
-        result: dict[str, Any] = {}
-        if "image" in chosen:
-            result["image"] = room.bench_image(model, batch, repeats, advance)
-        if "rate" in chosen:
-            result["coding_rate"] = room.bench_rate((32, 12, 197, 64), repeats, advance)
-        if "loader" in chosen:
-            result["loader"] = room.bench_loader()
-        if "probe" in chosen:
-            result["probe"] = room.bench_probe()
-        if "gpt" in chosen:
-            result["gpt"] = room.bench_gpt(repeats=repeats, progress=advance)
-        if "maskcut" in chosen:
-            result["maskcut"] = room.bench_maskcut(repeats=repeats, progress=advance)
-        result["machine"] = room.machine()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with progress("bench", count_rounds(names, repeats)) as advance:
+        result = run_suites(names, model=model, batch=batch, repeats=repeats, progress=advance)
     if as_json:
         print_json(result)
     else:
-        show(result)
+        print_result(result)
 
 
-def show(result: dict[str, Any]) -> None:
-    """The figures as tables."""
-    if "image" in result:
-        _show_image(result["image"], result["machine"])
-    if "coding_rate" in result:
-        _show_rate(result["coding_rate"])
-    if "probe" in result:
-        _show_probe(result["probe"])
-    if "gpt" in result:
-        _show_gpt(result["gpt"], result["machine"])
-    if "maskcut" in result:
-        _show_maskcut(result["maskcut"], result["machine"])
-    if "loader" in result:
-        loader = result["loader"]
-        speed = loader["images_per_second"]
-        print(
-            f"loader with {loader['workers']} worker: {speed['loader']:.0f} photographs/s at 224 px; "
-            f"{loader['model']} trains on {speed['training']:.0f}/s: {loader['ratio']:.1f}× as many"
-        )
+def print_result(result: dict[str, Any]) -> None:
+    """Print the tables of all suites that were run."""
+    for part in _describe(result):
+        if isinstance(part, str):
+            print(part)
+        else:
+            title, labels, columns = part
+            cells = [
+                [form.format(values[key] / unit) if key in values else "" for key in labels]
+                for values, unit, form in columns.values()
+            ]
+            rows = list(zip(labels.values(), *cells, strict=True))
+            print_table(f"{title}, {result['machine']['threads']} threads", ("", *columns), rows)
 
 
-def _show_image(image: dict[str, Any], machine: dict[str, Any]) -> None:
-    peak = machine["peak_gflops"]
-    labels = {"ours": "codingrate", "naive": "pseudocode", "vit": "transformers ViT"}
-    for mode in ("inference", "training"):
-        figures = image[mode]
-        print_table(
-            f"{image['model']}, {mode}, batch {image['batch']}, {machine['threads']} threads",
-            ("", "params", "ms", "ours is", "GFLOP/s", "of peak", "MiB"),
-            [
-                (
-                    label,
-                    f"{image['parameters'][key] / 1e6:.1f} M",
-                    f"{figures['seconds'][key] * 1e3:.0f}",
-                    f"{figures['speedup'][key]:.2f}× faster" if key in figures["speedup"] else "",
-                    f"{figures['gflops_per_second'][key]:.0f}",
-                    f"{figures['gflops_per_second'][key] / peak:.0%}",
-                    f"{figures['peak_mib'][key]:.0f}",
-                )
-                for key, label in labels.items()
-            ],
-        )
-    print(f"logits of ours and of the pseudocode differ by {image['logits_difference']:.1e} (relative);")
-    print(f"peak is one large product, {peak:.0f} GFLOP/s")
-
-
-def _show_probe(probe: dict[str, Any]) -> None:
-    print_table(
-        "probes of features of 10 Gaussian classes, parameter chosen on the training features",
-        ("", "training", "test", "width", "seconds", "MiB", "top-1"),
-        [
-            (
-                name,
-                *(f"{row[key]:,}" for key in ("train", "test", "width")),
-                f"{row['seconds']:.1f}",
-                f"{row['peak_mib']:.0f}",
-                f"{row['top1']:.2%}",
-            )
-            for name, row in probe.items()
-        ],
-    )
-
-
-def _show_gpt(gpt: dict[str, Any], machine: dict[str, Any]) -> None:
-    labels = {"ours": "codingrate", "gpt2": "transformers GPT-2"}
-    for mode, unit, count, title in (
-        ("decoding", "ms/token", gpt["new_tokens"], f"decoding {gpt['new_tokens']} tokens"),
-        ("training", "ms/step", 1, f"training on {gpt['batch']} × {gpt['length']} tokens"),
-    ):
-        print_table(
-            f"{gpt['model']}, {title}, {machine['threads']} threads",
-            ("", "params", unit, "ours is", "cache per token"),
-            [
-                (
-                    label,
-                    f"{gpt['parameters'][key] / 1e6:.1f} M",
-                    f"{gpt[mode]['seconds'][key] / count * 1e3:.1f}",
-                    "" if key == "ours" else f"{gpt[mode]['speedup']:.2f}× faster",
-                    f"{gpt['cache_bytes_per_token'][key] / 1024:.0f} KiB",
-                )
-                for key, label in labels.items()
-            ],
-        )
-    print(f"logits with a cache and without one differ by {gpt['cache_difference']:.1e} (relative)")
-
-
-def _show_maskcut(cut: dict[str, Any], machine: dict[str, Any]) -> None:
-    seconds = cut["seconds"]
-    print_table(
-        f"normalised cut of {cut['tokens']:,} patches, {machine['threads']} threads",
-        ("", "ms", "ours is"),
-        [
-            ("codingrate (Lanczos)", f"{seconds['ours'] * 1e3:.0f}", ""),
-            ("scipy.linalg.eigh", f"{seconds['dense'] * 1e3:.0f}", f"{cut['speedup']:.1f}× faster"),
-            ("affinity, for both", f"{seconds['affinity'] * 1e3:.0f}", ""),
-        ],
-    )
-    print(f"eigenvectors differ by {cut['difference']:.1e} (relative)")
-
-
-def _show_rate(rate: dict[str, Any]) -> None:
-    print_table(
-        f"coding rate of projections {tuple(rate['shape'])}",
-        ("", "ms", "ours is"),
-        [
-            ("codingrate", f"{rate['seconds']['ours'] * 1e3:.1f}", ""),
-            ("n × n logdet", f"{rate['seconds']['naive'] * 1e3:.1f}", f"{rate['speedup']['naive']:.1f}× faster"),
-        ],
-    )
-    print(f"relative difference {rate['difference']:.1e}")
+def _describe(result: dict[str, Any]) -> Iterator[Table | str]:
+    """Yield the tables of each suite, and a sentence below them."""
+    if image := result.get("image"):
+        peak = result["machine"]["peak_gflops"]
+        for mode in ("inference", "training"):
+            speed = image[mode]["gflops_per_second"]
+            columns = {
+                "parameters": (image["parameters"], 1e6, "{:.1f} M"),
+                "ms": (image[mode]["seconds"], 1e-3, "{:.0f}"),
+                "speedup of ours": (image[mode]["speedup"], 1, "{:.2f}×"),
+                "GFLOP/s": (speed, 1, "{:.0f}"),
+                "of peak": (speed, peak, "{:.0%}"),
+                "MiB": (image[mode]["peak_mib"], 1, "{:.0f}"),
+            }
+            labels = {"ours": "codingrate", "naive": "pseudocode", "vit": "transformers ViT"}
+            yield f"{image['model']}, {mode}, batch size {image['batch']}", labels, columns
+        yield f"The logits of codingrate and pseudocode differ by {image['logits_difference']:.1e} (relative)."
+        yield f"The peak is the speed of one large matrix product, {peak:.0f} GFLOP/s."
+    if rate := result.get("coding_rate"):
+        columns = {"ms": (rate["seconds"], 1e-3, "{:.1f}"), "speedup of ours": (rate["speedup"], 1, "{:.1f}×")}
+        labels = {"ours": "codingrate", "naive": "n × n logdet"}
+        yield f"coding rate of projections {tuple(rate['shape'])}", labels, columns
+        yield f"The rates differ by {rate['difference']:.1e} (relative)."
+    if probe := result.get("probe"):
+        by_metric = {key: {name: metrics[key] for name, metrics in probe.items()} for key in probe["knn"]}
+        columns = {
+            "training": (by_metric["train"], 1, "{:,.0f}"),
+            "test": (by_metric["test"], 1, "{:,.0f}"),
+            "width": (by_metric["width"], 1, "{:,.0f}"),
+            "seconds": (by_metric["seconds"], 1, "{:.1f}"),
+            "MiB": (by_metric["peak_mib"], 1, "{:.0f}"),
+            "top-1": (by_metric["top1"], 1, "{:.2%}"),
+        }
+        yield "probes of features of 10 Gaussian classes", {name: name for name in probe}, columns
+        yield "The time includes the choice of k or of the regularization strength on the training features."
+    if gpt := result.get("gpt"):
+        decoding = ("decoding", "ms/token", gpt["new_tokens"], f"decoding {gpt['new_tokens']} tokens")
+        training = ("training", "ms/step", 1, f"training on {gpt['batch']} × {gpt['length']} tokens")
+        for mode, name, count, title in (decoding, training):
+            columns = {
+                "parameters": (gpt["parameters"], 1e6, "{:.1f} M"),
+                name: (gpt[mode]["seconds"], count * 1e-3, "{:.1f}"),
+                "speedup of ours": ({"gpt2": gpt[mode]["speedup"]}, 1, "{:.2f}×"),
+                "cache per token": (gpt["cache_bytes_per_token"], 1024, "{:.0f} KiB"),
+            }
+            yield f"{gpt['model']}, {title}", {"ours": "codingrate", "gpt2": "transformers GPT-2"}, columns
+        yield f"The logits with and without a cache differ by {gpt['cache_difference']:.1e} (relative)."
+    if cut := result.get("maskcut"):
+        columns = {
+            "ms": (cut["seconds"], 1e-3, "{:.0f}"),
+            "speedup of ours": ({"dense": cut["speedup"]}, 1, "{:.1f}×"),
+        }
+        labels = {"ours": "codingrate (Lanczos)", "dense": "scipy.linalg.eigh", "affinity": "affinity, for both"}
+        yield f"normalized cut of {cut['tokens']:,} patches", labels, columns
+        yield f"The eigenvectors differ by {cut['difference']:.1e} (relative)."
+    if loader := result.get("loader"):
+        labels = {"loader": "loader", "training": f"training of {loader['model']}"}
+        columns = {"images/s": (loader["images_per_second"], 1, "{:.0f}")}
+        yield f"loader with {loader['workers']} worker(s), photographs at 224 pixels", labels, columns
+        yield f"The loader delivers {loader['ratio']:.1f} times as many images as training needs."

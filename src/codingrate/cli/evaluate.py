@@ -1,116 +1,261 @@
-"""`crate evaluate`: how good a trained model is, class by class."""
+"""`crate evaluate`, `imagenet-real`, `detect`, `probe`: measure a trained model."""
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from ..errors import CrateError
-from .output import Json, print_json, print_table, progress
-from .runs import open_run
+from .output import (
+    CheckpointOption,
+    DataOption,
+    Json,
+    ModelArgument,
+    PathOption,
+    RunArgument,
+    open_run,
+    parse_checkpoint,
+    percent,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+class Benchmark(str, Enum):
+    """Benchmarks of object discovery."""
+
+    coco = "coco"
+    voc = "voc"
+
+
+class Method(str, Enum):
+    """Probes of features."""
+
+    logistic = "logistic"
+    knn = "knn"
+
+
+class Baseline(str, Enum):
+    """Features that a probe is compared with."""
+
+    untrained = "untrained"
+    pixels = "pixels"
+
+
+BatchSize = Annotated[int, Option("--batch-size", min=1, help="Samples per forward pass.")]
+Output = Annotated[Path | None, Option(help="Folder for tables and pictures. Default: RUN/evaluation.")]
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    data: Annotated[str | None, typer.Option(help="Other data than the run's: a name, a path or a hub id.")] = None,
-    split: Annotated[str | None, typer.Option(help="train or test, by default test; of text validation.")] = None,
-    which: Annotated[str, typer.Option(help="The run's best model or its last.")] = "last",
-    batch: Annotated[int, typer.Option(min=1, help="Images, or pieces of text, at a time.")] = 64,
-    real: Annotated[Path | None, typer.Option(help="ImageNet ReaL labels (real.json).")] = None,
+    run: RunArgument,
+    data: DataOption = None,
+    split: Annotated[
+        str | None, Option(help="Split of the data: train, validation or test. Default: test; text: validation.")
+    ] = None,
+    checkpoint: CheckpointOption = "last",
+    batch_size: BatchSize = 64,
     baseline: Annotated[
-        bool, typer.Option("--baseline", help="Of labelled sentences, also logistic regression on their words.")
+        bool, Option("--baseline", help="Also measure a simple rival: n-grams or a bag of words (text only).")
     ] = False,
-    output: Annotated[Path | None, typer.Option(help="Folder for tables and the picture; RUN/evaluation.")] = None,
-    task: Annotated[str | None, typer.Option(help="coco or voc: objects found without labels, on --data.")] = None,
-    layer: Annotated[int | None, typer.Option(help="With --task, the layer; -2, of a ViT -1.")] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="With --task coco the cosine of alike patches, 0.15; voc the share kept, 0.6.")
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option(min=1, help="With --task, pixels of the square the model sees; 480.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="With --task, the first so many images.")] = None,
-    refine: Annotated[bool, typer.Option(help="With --task coco, draw masks to the edges of the image.")] = True,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
-    """Accuracy by class with the confusion matrix as a picture; of other runs the measure of what they learned.
+    """Evaluate a trained model by the metrics of its task.
 
-    That is the reconstruction loss, the perplexity, the loss on hidden tokens, or the metrics of a GLUE task. With
-    --task coco, AP of the objects MaskCut finds; with --task voc, mIoU of attention maps.
+    Images: accuracy per class with a confusion picture, or the reconstruction loss. Text: perplexity, the loss on
+    masked tokens, or the metrics of labeled sentences.
     """
-    import dataclasses
-
-    if task is not None:
-        from .evaluate_objects import evaluate_objects
-
-        evaluate_objects(
-            run, task, data=data, split=split, which=which, layer=layer, threshold=threshold, size=size,
-            limit=limit, refine=refine, output=output, as_json=as_json,
-        )  # fmt: skip
-        return
-    if any(option is not None for option in (layer, threshold, size, limit)):
-        raise CrateError(
-            "--layer, --threshold, --size and --limit are for --task coco or voc; give it or leave them out"
-        )
-    recipe, folder = open_run(run, which)
-    if recipe.task == "distillation":
-        raise CrateError(f"{run}: holds features without classes; measure them with crate probe {run}")
-    if recipe.task in ("causal-lm", "masked-lm", "sequence-classification"):
-        from .evaluate_text import evaluate_text
-
-        if real is not None:
-            raise CrateError(f"--real is for ImageNet; {run} was trained for {recipe.task}, leave it out")
-        evaluate_text(
-            recipe, run, folder, data=data, split=split, which=which, batch=batch,
-            output=output or run / "evaluation", baseline=baseline, as_json=as_json,
-        )  # fmt: skip
-        return
-    if baseline:
-        raise CrateError("--baseline is for runs on labelled sentences; for images see crate probe --baseline")
-    from ..training import load_data, load_weights
-
-    split = split or "test"
-    section = recipe.data if data is None else dataclasses.replace(recipe.data, name=data, path=None)
-    images, model = load_data(section), load_weights(str(folder))
-    rows = images.train if split == "train" else images.test
-    output = output or run / "evaluation"
-    with progress("evaluate", len(rows) if hasattr(rows, "__len__") else 0) as advance:
-        report: Any
-        if recipe.task == "autoencoding":
-            from ..evaluation import reconstruct
-
-            report = reconstruct(
-                cast(Any, model), images, recipe.augment, split=split, batch_size=batch, progress=advance
-            )
-        else:
-            from ..evaluation import classify
-
-            report = classify(
-                model, images, recipe.augment, split=split, batch_size=batch, real_labels=real, progress=advance
-            )
-    report.save(output)
+    if baseline and data is not None:
+        raise CrateError("--baseline learns from the run's own data; leave out --data or --baseline")
+    opened = open_run(run)
+    rivals = opened.baseline(split) if baseline else {}
+    report = opened.evaluate(data, split, checkpoint=parse_checkpoint(checkpoint), batch_size=batch_size)
+    folder = report.save(output or opened.output_folder("evaluation"))
+    name, split = data or opened.task.recipe.data.name, split or opened.task.default_split
     if as_json:
-        print_json({"run": str(run), "which": which, "split": split, **report.to_json(), "folder": str(output)})
-    elif recipe.task == "autoencoding":
-        deviation = f"± {report.loss_std:.4f} over images"
-        print(f"reconstruction loss {report.loss:.4f} {deviation}, {report.images} images of the {split} split")
-        print(f"metrics.json in {output}; next: crate reconstruct {run}")
-    else:
-        _show(report, f"{run}, {which} model, {split} split", output)
+        about = {"run": run, "checkpoint": checkpoint, "data": name, "split": split}
+        shown = {"baseline": rivals} if baseline else {}
+        print_json({**about, **report.to_dict(), **shown, "folder": str(folder)})
+        return
+    _show(report, f"{run}, checkpoint {checkpoint}, {split} split of {name}")
+    for name, metrics in rivals.items():
+        print(f"baseline {name}: " + ", ".join(f"{key} {value:.4f}" for key, value in metrics.items()))
+    print(f"results in {folder}")
 
 
-def _show(report: Any, title: str, folder: Path) -> None:
-    print_table(
-        title,
-        ("class", "images", "accuracy"),
-        [
-            (row["class"], str(row["images"]), "" if row["accuracy"] is None else f"{row['accuracy']:.2%}")
-            for row in report.per_class[:50]
-        ],
+def imagenet_real(
+    run: RunArgument,
+    labels: Annotated[Path, Argument(help="ImageNet ReaL labels (real.json).")],
+    data: DataOption = None,
+    checkpoint: CheckpointOption = "last",
+    batch_size: BatchSize = 64,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Evaluate a classifier on ImageNet's validation images by the ReaL labels."""
+    opened = open_run(run)
+    report: Any = opened.evaluate_real(
+        labels, data=data, checkpoint=parse_checkpoint(checkpoint), batch_size=batch_size
     )
-    more = f", ReaL {report.real_top1:.2%}" if report.real_top1 is not None else ""
-    five = f", top-5 {report.top5:.2%}" if report.top5 is not None else ""
-    print(f"top-1 {report.top1:.2%}{five}{more}, loss {report.loss:.4f}, {report.images} images")
-    print(f"tables and confusion.png in {folder}")
+    folder = report.save(output or opened.output_folder("evaluation"))
+    if as_json:
+        print_json({"run": run, "checkpoint": checkpoint, **report.to_dict(), "folder": str(folder)})
+        return
+    print(f"ReaL {report.real_top1:.2%}, top-1 {report.top1:.2%}, {report.images:,} images; results in {folder}")
+
+
+def _show(report: Any, title: str) -> None:
+    """Print the report of a task."""
+    from ..evaluation import PerplexityReport
+    from ..tasks import ClassificationReport, MaskedReport, ReconstructionReport, SentenceReport
+
+    if isinstance(report, ClassificationReport):
+        rows = [(row["class"], str(row["images"]), percent(row["accuracy"])) for row in report.per_class[:50]]
+        print_table(title, ("class", "images", "accuracy"), rows)
+        five = "" if report.top5 is None else f", top-5 {report.top5:.2%}"
+        print(f"top-1 {report.top1:.2%}{five}, loss {report.loss:.4f}, {report.images:,} images")
+    elif isinstance(report, ReconstructionReport):
+        print(f"{title}: reconstruction loss {report.loss:.4f} ± {report.loss_std:.4f} over {report.images:,} images")
+    elif isinstance(report, MaskedReport):
+        print(
+            f"{title}: loss {report.cross_entropy:.4f} nats per masked token, accuracy {report.accuracy:.2%}, "
+            f"{report.tokens:,} masked tokens"
+        )
+    elif isinstance(report, PerplexityReport):
+        print(
+            f"{title}: {report.cross_entropy:.4f} nats per token, perplexity {report.perplexity:.2f}, "
+            f"{report.bits_per_byte:.4f} bits per byte; {report.tokens:,} tokens, windows of {report.block}"
+        )
+    elif isinstance(report, SentenceReport):
+        names = list(report.metrics)
+        table = [
+            [split, *(f"{scores[name]:.4f}" for name in names), f"{scores['rows']:,}"]
+            for split, scores in report.splits.items()
+        ]
+        print_table(title, ("split", *names, "sentences"), table)
+
+
+def detect(
+    model: ModelArgument,
+    data: Annotated[str, Option(help="Folder of COCO or VOC images with annotations.")],
+    benchmark: Annotated[
+        Benchmark, Option(help="COCO: AP of MaskCut's objects. VOC: mIoU of attention maps.")
+    ] = Benchmark.coco,
+    split: Annotated[str | None, Option(help="Split of the annotations. Default: the benchmark's.")] = None,
+    layer: Annotated[
+        int | None, Option(help="Layer to read, counted from the end. Default: -2 (CRATE), -1 (ViT).")
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        Option(help="COCO: cosine above which patches are alike (0.15). VOC: share of attention kept (0.6)."),
+    ] = None,
+    size: Annotated[
+        int | None, Option(min=1, help="Side in pixels of the image the model reads. Default: 480.")
+    ] = None,
+    limit: Annotated[int | None, Option(min=1, help="Number of images. Default: all.")] = None,
+    refine: Annotated[bool, Option(help="COCO: refine masks to the edges of the image.")] = True,
+    checkpoint: CheckpointOption = "last",
+    output: Annotated[Path | None, Option(help="Folder for results. Default: RUN/evaluation/BENCHMARK.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure objects that the model finds without labels against annotations."""
+    opened = open_run(model)
+    report = opened.detect(
+        data,
+        benchmark.value,
+        split=split,
+        layer=layer,
+        threshold=threshold,
+        size=size,
+        limit=limit,
+        refine=refine,
+        checkpoint=parse_checkpoint(checkpoint),
+    )
+    folder = report.save(output or opened.output_folder("evaluation") / benchmark.value)
+    if as_json:
+        print_json({"model": model, "benchmark": benchmark.value, **report.to_dict(), "folder": str(folder)})
+    elif benchmark is Benchmark.coco:
+        _show_coco(report.result, f"{model} on {data}")
+        print(f"results in {folder}")
+    else:
+        voc = report.result
+        kept = f"masks of {voc.mass:.0%} of the attention, {voc.heads} head for each class"
+        print(f"mIoU {voc.miou:.2%}, {voc.images} images; {kept}; results in {folder}")
+
+
+def _show_coco(report: Any, title: str) -> None:
+    rows = [
+        (name, *(f"{100 * value:.2f}" for value in (part.ap50, part.ap75, part.ap)))
+        for name, part in (("boxes", report.box), ("masks", report.mask))
+        if part is not None
+    ]
+    print_table(title, ("", "AP50", "AP75", "AP"), rows)
+    partial = f"; {report.without_masks} images without masks count only for boxes" if report.without_masks else ""
+    print(f"{report.detections} detections, {report.objects} objects, {report.images} images, one class{partial}")
+
+
+def probe(
+    run: RunArgument,
+    data: DataOption = None,
+    path: PathOption = None,
+    method: Annotated[Method, Option(help="Classifier on the features.")] = Method.logistic,
+    baseline: Annotated[
+        list[Baseline] | None, Option(help="Also probe the untrained model or raw pixels; can be repeated.")
+    ] = None,
+    checkpoint: CheckpointOption = "last",
+    limit: Annotated[
+        int | None, Option(min=1, help="Number of images per split, balanced over classes. Default: all.")
+    ] = None,
+    k: Annotated[list[int] | None, Option(min=1, help="Neighbors for knn; repeat to choose among several.")] = None,
+    batch_size: BatchSize = 256,
+    cache: Annotated[Path | None, Option(help="Folder for cached features. Default: RUN/features.")] = None,
+    output: Annotated[Path | None, Option(help="Folder for the reports. Default: RUN/probe.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Probe the features of a model with logistic regression or nearest neighbors."""
+    from .._files import write_json
+
+    if k and method is not Method.knn:
+        raise typer.BadParameter("--k is only for --method knn; leave it out")
+    opened = open_run(run)
+    reports = {}
+    for features in dict.fromkeys(("trained", *(name.value for name in baseline or ()))):
+        reports[features] = opened.probe(
+            method.value,
+            features,  # type: ignore[arg-type]
+            data=data,
+            path=path,
+            checkpoint=parse_checkpoint(checkpoint),
+            limit=limit,
+            batch_size=batch_size,
+            cache=cache,
+            **({"ks": k} if k else {}),
+        )
+    folder = output or opened.output_folder("probe")
+    for name, report in reports.items():
+        write_json(folder / f"{method.value}-{name}.json", report.to_dict())
+    if as_json:
+        about = {"run": run, "checkpoint": checkpoint, "data": reports["trained"].about["data"]}
+        print_json({**about, "method": method.value, "probes": reports, "folder": str(folder)})
+        return
+    _show_probes(reports, f"{run}, checkpoint {checkpoint}, {method.value}")
+    print(f"reports in {folder}")
+
+
+def _show_probes(reports: dict[str, Any], title: str) -> None:
+    rows = []
+    for name, report in reports.items():
+        ((letter, value),) = report.chosen.items()
+        shares = (percent(report.metrics[key]) for key in ("top1", "top5", "train_top1"))
+        rows.append((name, str(report.width), f"{letter} = {value:g}", *shares, f"{report.seconds:.1f} s"))
+    print_table(title, ("features", "width", "chosen", "top-1", "top-5", "training", "time"), rows)
+    for name, report in reports.items():
+        for note in report.notes:
+            print(f"{name}: {note}")

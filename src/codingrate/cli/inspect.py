@@ -1,226 +1,297 @@
-"""`crate inspect`: what a model does inside, layer by layer, as a report that opens in any browser."""
+"""`crate inspect`, `attention`, `segment`, `reconstruct`: look inside a model."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from ..errors import CrateError
-from .output import Json, print_json, print_table, progress
-from .runs import Loaded, open_model
-from .samples import Samples, augment_of, check_pair, open_samples
-from .vision import say_note
+from .output import (
+    CheckpointOption,
+    DataOption,
+    Json,
+    ModelArgument,
+    PathOption,
+    RunArgument,
+    open_run,
+    parse_checkpoint,
+    print_json,
+    print_note,
+    print_table,
+    progress,
+)
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from PIL.Image import Image
 
-    from ..inspection.panel import Panel
+    from ..inspection import ImageAttention, InspectionReport, Segment
+    from ..runs import Run
+
+Images = Annotated[list[Path], Argument(help="Image files.")]
+
+
+class Measure(str, Enum):
+    """Definitions of the layer-wise rate."""
+
+    paper = "paper"
+    released = "released"
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(help="A run folder, a saved model, a checkpoint file or a model by name.")],
-    data: Annotated[str | None, typer.Option(help="Other data than the run's: a name, a path or a hub id.")] = None,
-    path: Annotated[str | None, typer.Option(help="Where the files of a known --data name lie.")] = None,
-    split: Annotated[str | None, typer.Option(help="train or test, by default test; of text validation.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Images, or pieces of text, that are measured at most.")] = 1000,
-    compare: Annotated[
-        list[str] | None, typer.Option(help="Another model to measure on the same samples; may be repeated.")
+    model: ModelArgument,
+    data: DataOption = None,
+    path: PathOption = None,
+    split: Annotated[
+        str | None, Option(help="Split: train, validation or test. Default: test; text: validation.")
     ] = None,
-    which: Annotated[str, typer.Option(help="A run's best model or its last.")] = "last",
-    batch: Annotated[int, typer.Option(min=1, help="Images, or pieces of text, at a time.")] = 64,
+    limit: Annotated[int, Option(min=1, help="Largest number of images or text samples.")] = 1000,
+    compare: Annotated[
+        list[str] | None, Option(help="Another model to measure on the same samples; can be repeated.")
+    ] = None,
+    checkpoint: CheckpointOption = "last",
+    batch_size: Annotated[int, Option("--batch-size", min=1, help="Samples per forward pass.")] = 64,
     layers: Annotated[
         list[int] | None,
-        typer.Option(help="Layer to look at, from 0 or from the end; may be repeated; all.", show_default=False),
+        Option(help="Layer to measure, from 0 or from the end; can be repeated. Default: all.", show_default=False),
     ] = None,
-    eps: Annotated[float | None, typer.Option(help="ε of the rates; 0.5, with --measure released 0.1.")] = None,
+    eps: Annotated[
+        float | None, Option(help="Coding precision ε of the rates. Default: 0.5; with --measure released 0.1.")
+    ] = None,
     measure: Annotated[
-        str, typer.Option(help="paper or released: R^c as defined, or as the authors' script computes it.")
-    ] = "paper",
-    output: Annotated[Path | None, typer.Option(help="Folder for the report; RUN/inspect, or inspect-NAME.")] = None,
+        Measure, Option(help="R^c as the paper defines it, or as the released script does.")
+    ] = Measure.paper,
+    output: Annotated[Path | None, Option(help="Folder for the report. Default: RUN/inspect.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure every layer against the objective, look at subspaces, tokens and attention, and write report.html."""
-    start = time.perf_counter()
-    if eps is not None and not eps > 0:
-        raise CrateError(f"--eps is {eps}; it must be positive")
-    opened = _open([model, *(compare or [])], which)
-    loaded = next(iter(opened.values()))
-    samples = open_samples(loaded, data, path, split, limit, batch)
-    tables, seen = _measured(opened, samples, {"eps": eps, "layers": layers, "measure": measure})
-    with progress("look inside", 0):
-        panels, missing = _panels(loaded, tables, samples, seen, layers)
+    """Measure every layer against the objective, show subspaces, tokens and attention, and write report.html."""
+    run = open_run(model)
     options = {
-        "--data": data, "--path": path, "--split": split, "--limit": limit, "--compare": compare, "--which": which,
-        "--layers": layers, "--eps": eps, "--measure": measure,
+        "--data": data, "--path": path, "--split": split, "--limit": limit, "--compare": compare,
+        "--checkpoint": checkpoint, "--layers": layers, "--eps": eps, "--measure": measure.value,
     }  # fmt: skip
-    facts = {
-        **{f"Model {name}": _about_model(one, which) for name, one in opened.items()},
-        "Data": {"name": samples.data, "split": samples.split, "samples": seen.count},
-        "Command": _command(model, options),
-        "Environment": _environment(time.perf_counter() - start),
-        **{f"Recipe of {name}": _recipe(one) for name, one in opened.items() if one.recipe is not None},
-    }
-    notes = [*(f"{one.note}." for one in opened.values() if one.note), *samples.notes, *samples.left_out(), *missing]
-    for name, one in opened.items():
-        if _body(one) is not one.model:
-            notes.append(f"Of {name}, an autoencoder, the encoder is looked into, and sees whole images.")
-    _write(panels, facts, notes, opened, output, tables, as_json)
+    report = run.inspect(
+        compare=compare or (),
+        data=data,
+        path=path,
+        split=split,
+        limit=limit,
+        checkpoint=parse_checkpoint(checkpoint),
+        batch_size=batch_size,
+        layers=layers,
+        eps=eps,
+        measure=measure.value,
+        command=_command(model, options),
+    )
+    with progress("draw", len(report.panels)) as advance:
+        folder = report.save(output or run.output_folder("inspect"), advance)
+    for note in report.notes:
+        print_note(note)
+    if as_json:
+        print_json({**report.to_dict(), "report": str(folder / "report.html")})
+        return
+    _show(report)
+    print(f"report: {folder / 'report.html'}")
 
 
-def _open(sources: list[str], which: str) -> dict[str, Loaded]:
-    """The models by the name they have in the report, that to look into first."""
-    found: list[Loaded] = []
-    for source in sources:
-        found.append(open_model(source, which))
-        for other in found[:-1]:
-            check_pair(other, found[-1])
-    names = [one.name for one in found]
-    return dict(zip(names if len(set(names)) == len(names) else sources, found, strict=True))
-
-
-def _body(loaded: Loaded) -> Any:
-    """What is looked into: of an autoencoder its encoder, which then sees whole images."""
-    from ..models import CrateForMaskedAutoencoding
-
-    model = loaded.model
-    return model.base_model if isinstance(model, CrateForMaskedAutoencoding) else model
-
-
-class _Seen:
-    """Batches that pass through are counted, and the first images are kept."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.pixels: list[Any] = []
-
-    def passing(self, batches: Iterable[Any], keep: int) -> Iterator[Any]:
-        for batch in batches:
-            if isinstance(batch, Mapping):
-                self.count += len(batch["input_ids"])
-            else:
-                if self.count < keep:
-                    self.pixels.append(batch[: keep - self.count])
-                self.count += len(batch)
-            yield batch
-
-
-def _measured(
-    opened: dict[str, Loaded], samples: Samples, options: dict[str, Any]
-) -> tuple[dict[str, pd.DataFrame], _Seen]:
-    """The layer-wise table of every model over the same samples."""
-    from ..inspection import layerwise
-    from ..inspection.panels import PICTURES
-
-    tables, all_seen = {}, []
-    for name, one in opened.items():
-        all_seen.append(_Seen())
-        with progress(f"measure {name}", samples.total) as advance:
-            batches = all_seen[-1].passing(samples.read(one, advance), PICTURES)
-            tables[name] = layerwise(_body(one), batches, **options)
-    return tables, all_seen[0]
-
-
-def _panels(
-    loaded: Loaded, tables: dict[str, pd.DataFrame], samples: Samples, seen: _Seen, layers: list[int] | None
-) -> tuple[list[Panel], list[str]]:
-    from ..inspection.panels import language_panels, vision_panels
-
-    metrics = None if loaded.run is None else loaded.run / "metrics.jsonl"
-    if loaded.model.config.modality == "vision":
-        import torch
-
-        pixels, augment = torch.cat(seen.pixels), augment_of(loaded)
-        return vision_panels(_body(loaded), tables, pixels, augment, layers=layers, metrics=metrics)
-    batches = samples.read(loaded, lambda _: None)
-    return language_panels(loaded.model, tables, batches, samples.tokenizer, layers=layers, metrics=metrics)
-
-
-def _about_model(loaded: Loaded, which: str) -> dict[str, Any]:
-    model = loaded.model
-    named = set(type(model.config).field_names()) - {"id2label", "label2id"}  # a thousand names tell little
-    config = {key: value for key, value in model.config.to_dict().items() if key in named}
-    return {
-        "source": loaded.source
-        if loaded.run is None or loaded.run != loaded.folder
-        else f"{loaded.source}, {which} model",
-        "class": type(model).__name__,
-        "parameters": sum(weight.numel() for weight in model.parameters()),
-        "config": config,
-    }
-
-
-def _recipe(loaded: Loaded) -> str:
-    assert loaded.run is not None  # or there were no recipe
-    return (loaded.run / "recipe.yaml").read_text(encoding="utf-8")
-
-
-def _command(model: str, options: dict[str, Any]) -> str:
-    """What to type for this report again, wherever it is written."""
-    import shlex
-
+def _command(model: str, options: Mapping[str, Any]) -> str:
+    """Return the command that writes the report again."""
     words = ["crate", "inspect", model]
-    defaults = {"--limit": 1000, "--which": "last", "--measure": "paper"}
-    for flag, value in options.items():
-        if value is not None and value != defaults.get(flag):
-            words += [word for one in (value if isinstance(value, list) else [value]) for word in (flag, str(one))]
+    defaults = {"--limit": 1000, "--checkpoint": "last", "--measure": "paper"}
+    for option, value in options.items():
+        if value is not None and value != defaults.get(option):
+            words += [word for one in (value if isinstance(value, list) else [value]) for word in (option, str(one))]
     return shlex.join(words)
 
 
-def _environment(seconds: float) -> dict[str, Any]:
-    import platform
-
-    import torch
-
-    from .. import __version__
-
-    return {
-        "codingrate": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else f"CPU, {torch.get_num_threads()} threads",
-        "seconds": round(seconds, 1),
-    }
-
-
-def _write(
-    panels: list[Panel],
-    facts: dict[str, Any],
-    notes: list[str],
-    opened: dict[str, Loaded],
-    output: Path | None,
-    tables: dict[str, pd.DataFrame],
-    as_json: bool,
-) -> None:
-    """Write the report and say where it is, with the numbers people look for first."""
-    from ..inspection.report import report_json, write_report
-
-    loaded, title = next(iter(opened.values())), f"Inside {' and '.join(opened)}"
-    folder = output or (
-        Path(f"inspect-{Path(loaded.source).stem}") if loaded.folder is None else loaded.folder / "inspect"
-    )
-    with progress("draw", len(panels)) as advance:
-        report = write_report(folder, panels, facts, notes, title, advance)
-    for note in notes:
-        say_note(note)
-    if as_json:
-        print_json({**report_json(panels, facts, notes, title), "report": str(report)})
-        return
-    data = facts["Data"]
-    for name, table in tables.items():
-        print_table(
-            name,
-            ("layer", "R^c", "rate", "non-zero"),
-            [
-                (f"{row.layer:.0f}", f"{row.compression:.1f}", f"{row.rate:.1f}", f"{row.nonzero:.1%}")
-                for row in table.itertuples()
-            ],
-        )
+def _show(report: InspectionReport) -> None:
+    for name, table in report.tables.items():
+        rows = [
+            (f"{row.layer:.0f}", f"{row.compression:.1f}", f"{row.rate:.1f}", f"{row.nonzero:.1%}")
+            for row in table.itertuples()
+        ]
+        print_table(name, ("layer", "R^c", "rate", "non-zero"), rows)
+    data: Any = report.facts["Data"]
     print(f"{data['samples']:,} samples of the {data['split']} split of {data['name']}")
-    print(f"report: {report}")
+
+
+def attention(
+    model: ModelArgument,
+    images: Images,
+    layers: Annotated[
+        list[str] | None,
+        Option(
+            "--layer",
+            help="Layer to show, from 0 or from the end, or all; can be repeated. Default: -2 (CRATE), -1 (ViT).",
+            show_default=False,
+        ),
+    ] = None,
+    head: Annotated[int | None, Option(help="Head to show, from 1. Default: all heads and their mean.")] = None,
+    mass: Annotated[float, Option(help="Share of the attention that a mask holds, in (0, 1].")] = 0.6,
+    size: Annotated[
+        int | None, Option(min=1, help="Side in pixels of the image the model reads. Default: the model's own.")
+    ] = None,
+    checkpoint: CheckpointOption = "last",
+    output: Annotated[Path | None, Option(help="Folder for the pictures. Default: RUN/attention.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw the class token's attention over images: a grid per layer and a mask per head."""
+    run = open_run(model)
+    folder = output or run.output_folder("attention")
+    results: list[dict[str, Any]] = []
+    settings: dict[str, Any] = {"layers": layers, "head": head, "mass": mass, "size": size}
+    with progress("attention", len(images)) as advance:
+        for name, picture, about in _read(run, images):
+            entries = run.attention([picture], checkpoint=parse_checkpoint(checkpoint), **settings)[0]
+            results.append({**about, "layers": [_save_attention(folder, name, entry) for entry in entries]})
+            patches = next(iter(entries[0].maps.values())).size
+            side = entries[0].square.width
+            advance()
+    if as_json:
+        print_json({"model": model, "mass": mass, "size": side, "patches": patches, "images": results})
+        return
+    rows = [
+        (entry["image"], str(layer["layer"]), part["head"], f"{part['entropy']:.3f}", f"{part['patches']} of {patches}")
+        for entry in results
+        for layer in entry["layers"]
+        for part in layer["heads"]
+    ]
+    print_table(f"attention of {model}", ("image", "layer", "head", "entropy", "patches"), rows)
+    print(f"entropy relative to uniform attention; patches that hold {mass:.0%} of it; pictures in {folder}")
+
+
+def _save_attention(folder: Path, name: str, entry: ImageAttention) -> dict[str, Any]:
+    """Write the grid and the masks of one layer, and return their paths and the spread of each map."""
+    stem = f"{name}-layer{entry.layer}"
+    masks = {head: f"{stem}-{head.replace(' ', '')}-mask.png" for head in entry.maps}
+    pictures = {f"{stem}.png": entry.grid()}
+    pictures |= {masks[head]: picture for head, picture in entry.image_masks().items()}
+    write_pictures(folder, pictures)
+    heads = [
+        {
+            "head": head.removeprefix("head "),
+            "entropy": entry.entropies[head],
+            "patches": int(mask.sum()),
+            "mask": str(folder / masks[head]),
+        }
+        for head, mask in entry.masks.items()
+    ]
+    return {"layer": entry.layer, "picture": str(folder / f"{stem}.png"), "heads": heads}
+
+
+def segment(
+    model: ModelArgument,
+    images: Images,
+    masks: Annotated[int, Option(min=1, help="Largest number of objects per image.")] = 3,
+    threshold: Annotated[float, Option(help="Cosine above which two patches are alike, in [0, 1).")] = 0.15,
+    layer: Annotated[
+        int | None,
+        Option(help="Layer to read, from 0 or from the end. Default: -2 (CRATE), -1 (ViT).", show_default=False),
+    ] = None,
+    refine: Annotated[bool, Option(help="Refine masks to the edges of the image.")] = True,
+    size: Annotated[
+        int | None,
+        Option(min=1, help="Side in pixels of the image the model reads. Default: 480, at most 60 patches."),
+    ] = None,
+    checkpoint: CheckpointOption = "last",
+    output: Annotated[Path | None, Option(help="Folder for the pictures. Default: RUN/segments.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Find objects in images by MaskCut, and write an overlay and a mask per object."""
+    run = open_run(model)
+    folder = output or run.output_folder("segments")
+    settings: dict[str, Any] = {"masks": masks, "threshold": threshold, "layer": layer, "refine": refine, "side": size}
+    results: list[dict[str, Any]] = []
+    with progress("segment", len(images)) as advance:
+        for name, picture, about in _read(run, images):
+            segments = run.segment([picture], checkpoint=parse_checkpoint(checkpoint), **settings)[0]
+            results.append({**about, **_save_segments(folder, name, picture, segments)})
+            advance()
+    if as_json:
+        print_json({"model": model, "images": results})
+        return
+    rows = [
+        (entry["image"], str(number), ", ".join(map(str, part["box"])),
+         f"{part['area'] / (entry['width'] * entry['height']):.1%}", f"{part['score']:.3f}")
+        for entry in results
+        for number, part in enumerate(entry["segments"], 1)
+    ]  # fmt: skip
+    print_table(f"objects found by {model}", ("image", "object", "x, y, width, height", "area", "score"), rows)
+    empty = sum(not entry["segments"] for entry in results)
+    print(f"{len(rows)} objects in {len(results)} images{f', none in {empty}' if empty else ''}; pictures in {folder}")
+
+
+def _save_segments(folder: Path, name: str, image: Image, segments: Sequence[Segment]) -> dict[str, Any]:
+    """Write the overlay and the masks of one image, and return their paths."""
+    from PIL import Image as PillowImage
+
+    from ..inspection import overlay
+
+    pictures = {f"{name}-overlay.png": overlay(image, segments)}
+    for number, part in enumerate(segments, 1):
+        pictures[f"{name}-mask{number}.png"] = PillowImage.fromarray(part.mask)
+    write_pictures(folder, pictures)
+    entries = [
+        {"box": list(part.box), "score": part.score, "area": int(part.mask.sum()), "mask": str(folder / file)}
+        for part, file in zip(segments, list(pictures)[1:], strict=True)
+    ]
+    return {"overlay": str(folder / f"{name}-overlay.png"), "segments": entries}
+
+
+def _read(run: Run, images: Sequence[Path]) -> Iterator[tuple[str, Image, dict[str, Any]]]:
+    """Yield for each image file a name for its results, the picture and facts; print notes on the model and files."""
+    from ..runs.inspecting import read_pictures
+
+    if run.untrained:
+        print_note(f"{run.source} has random weights, so what it shows means little")
+    for path, name in zip(images, picture_names(images), strict=True):
+        (picture,), notes = read_pictures(run, [path])
+        for note in notes:
+            print_note(note)
+        about = {"image": str(path), "width": picture.width, "height": picture.height}
+        yield name, picture, {**about, "note": notes[0] if notes else None}
+
+
+def picture_names(images: Sequence[Path]) -> list[str]:
+    """Return a name for the pictures of each image: its stem, numbered if another image has the same."""
+    names: list[str] = []
+    for path in images:
+        same = sum(other.stem == path.stem for other in images[: len(names)])
+        names.append(f"{path.stem}-{same + 1}" if same else path.stem)
+    return names
+
+
+def write_pictures(folder: Path, pictures: Mapping[str, Image]) -> None:
+    """Write pictures to PNG files."""
+    from .._files import atomic_write
+
+    for file, picture in pictures.items():
+        with atomic_write(folder / file) as draft:
+            picture.save(draft, format="PNG")
+
+
+def reconstruct(
+    run: RunArgument,
+    images: Annotated[
+        list[Path] | None, Argument(help="Image files. Default: the first images of the test split.")
+    ] = None,
+    count: Annotated[int, Option(min=1, help="Number of test images, if no files are given.")] = 8,
+    seed: Annotated[int, Option(min=0, help="Seed of the masks.")] = 0,
+    checkpoint: CheckpointOption = "last",
+    output: Annotated[Path | None, Option(help="Picture to write. Default: RUN/reconstruction.png.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw original, masked and reconstructed images side by side, and print the loss of each."""
+    opened = open_run(run)
+    result = opened.reconstruct(images, count=count, seed=seed, checkpoint=parse_checkpoint(checkpoint))
+    picture = result.save(output or opened.output_folder("reconstruction.png"))
+    losses = list(zip(result.names, result.losses, strict=True))
+    if as_json:
+        entries = [{"image": name, "loss": loss} for name, loss in losses]
+        print_json({"run": run, "images": entries, "loss": result.loss, "picture": str(picture)})
+        return
+    print_table(f"{run}, checkpoint {checkpoint}", ("image", "loss"), [(name, f"{loss:.4f}") for name, loss in losses])
+    print(f"mean loss {result.loss:.4f}; {picture}")

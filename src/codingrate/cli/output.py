@@ -1,27 +1,62 @@
-"""How verbs print: tables for people, JSON for machines, progress on standard error."""
+"""Output of verbs: tables for people, JSON for programs, progress bars and notes on standard error."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+    from ..runs import Run
+    from ..runs.folder import Checkpoint
+
+
+def parse_checkpoint(text: str) -> Checkpoint:
+    """Parse `last`, `best` or the number of a training step."""
+    if text in ("last", "best"):
+        return text  # type: ignore[return-value]
+    if text.isdigit():
+        return int(text)
+    raise typer.BadParameter(f"{text!r} must be last, best or a training step")
+
+
+Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
+RunArgument = Annotated[str, Argument(metavar="RUN", help="Run folder, or the folder of a saved model.")]
+ModelArgument = Annotated[
+    str, Argument(metavar="MODEL", help="Run folder, folder of a saved model, checkpoint file, or model name.")
+]
+CheckpointOption = Annotated[
+    str, Option(metavar="last|best|STEP", help="Model of the run: last, best, or that of a training step.")
+]
+DataOption = Annotated[
+    str | None, Option(help="Dataset: a built-in name, a local path or a hub id. Default: the run's.")
+]
+PathOption = Annotated[str | None, Option(help="Local folder of the dataset that --data names.")]
+
+
+def open_run(source: str) -> Run:
+    """Open a run whose methods show progress bars."""
+    from ..runs import Run
+
+    return Run(source, progress=progress)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
-    print(json.dumps(value, indent=2))
+    """Print one JSON document on standard output."""
+    from .._files import to_plain
+
+    print(json.dumps(to_plain(value), indent=2))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table, the first column to the left and the others to the right."""
+    """Print a table; the first column is aligned to the left, the others to the right."""
     from rich.console import Console
     from rich.table import Table
 
@@ -33,20 +68,30 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     Console().print(table)
 
 
+def print_note(text: str) -> None:
+    """Print a note on standard error."""
+    print(f"note: {text}", file=sys.stderr)
+
+
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
-    """A progress bar on standard error; the function it hands out moves it by one, or by as much as it is told."""
+    """Show a progress bar on standard error, and yield a function that advances it. A total of 0 means unknown."""
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=total)
+        task = bar.add_task(description, total=total or None)
         yield lambda amount=1: bar.advance(task, amount)
 
 
 def thousands(value: float) -> str:
-    """A large number with a unit people read: 22.8 M, 10.0 G."""
+    """Format a large number with a unit: 22.80 M, 10.00 G."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.2f} {unit}"
     return f"{value:.0f}"
+
+
+def percent(value: float | None) -> str:
+    """Format a share as a percentage; None as an empty string."""
+    return "" if value is None else f"{value:.2%}"

@@ -1,114 +1,213 @@
-"""What verbs on text share: a language model with its tokenizer, and the tokens it is measured on."""
+"""`crate generate`, `fill`, `perplexity`, `lambada`, `glue`: language models."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ..errors import CrateError, unknown_name
-from .output import progress
+from typer import Argument, Option
+
+from .output import (
+    CheckpointOption,
+    Json,
+    RunArgument,
+    open_run,
+    parse_checkpoint,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
-    from ..data import TextData, Tokens
-    from ..training import Recipe
-
-KINDS = {
-    "CrateForCausalLM": ("a causal language model", "pydoc-gpt"),
-    "CrateForMaskedLM": ("a masked language model", "pydoc-bert"),
-}
-"""What verbs ask for, by class: in words, and the recipe of an example."""
-
-SPLITS = ("train", "validation", "test")
-
-COUNTED = 20_000_000
-"""Training tokens that a baseline counts at most: a minute or so."""
+    from ..runs import GlueResult
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A text model that is ready to be asked."""
+def generate(
+    run: RunArgument,
+    prompt: Annotated[str, Argument(help="Text to continue.")],
+    tokens: Annotated[
+        int | None, Option(min=1, help="Largest number of new tokens. Default: 200, or as many as fit.")
+    ] = None,
+    temperature: Annotated[float | None, Option(help="Temperature of sampling. Default: 0.8.")] = None,
+    top_k: Annotated[
+        int | None, Option(min=0, help="Sample from the k most probable tokens; 0: all. Default: 50.")
+    ] = None,
+    top_p: Annotated[
+        float | None, Option(help="Sample from the most probable tokens with this total probability.")
+    ] = None,
+    greedy: Annotated[bool, Option("--greedy", help="Always take the most probable token.")] = False,
+    beams: Annotated[int | None, Option(min=2, help="Number of beams for beam search.")] = None,
+    seed: Annotated[int, Option(min=0, help="Seed of the sampling.")] = 0,
+    checkpoint: CheckpointOption = "last",
+    as_json: Json = False,
+) -> None:
+    """Continue a prompt with a causal language model: by sampling, greedily, or by beam search."""
+    from ..tasks import sampling_settings
 
-    run: Path
-    model: Any
-    tokenizer: Any
-    recipe: Recipe | None
-    """None for a saved model that is not part of a run."""
+    settings = sampling_settings(temperature, top_k, top_p, greedy, beams)
+    opened = open_run(run)
+    stream = not as_json and not beams
+    streamer: Any = None
+    if stream:
+        from transformers import TextStreamer
 
-    @property
-    def wrap(self) -> Any:
-        """What stands around documents: as in training (`training.tasks`)."""
-        return "end" if self.model.config.causal else "both"
+        class Stream(TextStreamer):
+            """Prints the prompt when generation starts, so that a refused call prints nothing."""
 
+            def put(self, value: Any) -> None:
+                if self.next_tokens_are_prompt:
+                    print(prompt, end="", flush=True)
+                super().put(value)
 
-def open_text_model(run: Path, which: str, kind: str, verb: str) -> Opened:
-    """The model of a run, or of a folder that save_pretrained wrote, if it is of this kind."""
-    if which not in ("best", "last"):
-        raise unknown_name("--which", which, ("best", "last"))
-    from .. import models
-    from ..training import load_recipe, saved_model
-    from ..training.start_text import saved_tokenizer
-
-    folder = saved_model(run, which)
-    recipe = load_recipe(str(run / "recipe.yaml")) if (run / "recipe.yaml").is_file() else None
-    words, example = KINDS[kind]
-    found = _architecture(folder)
-    if found != kind:
-        raise CrateError(f"{run}: holds a {found}; crate {verb} takes {words}, such as crate train {example} makes")
-    tokenizer = saved_tokenizer(str(folder))
-    if tokenizer is None:
-        raise CrateError(f"{folder}: holds no tokenizer; save the one of the model there (save_pretrained)")
-    import torch
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    model = getattr(models, kind).from_pretrained(folder)
-    return Opened(run, model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, recipe)
-
-
-def _architecture(folder: Path) -> str:
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return str((config.get("architectures") or [config.get("model_type")])[0])
-    except (OSError, ValueError, AttributeError) as error:
-        raise CrateError(f"{folder / 'config.json'}: cannot be read; save the model again") from error
-
-
-def open_text(opened: Opened, data: str | None, column: str | None, separate: str | None) -> TextData:
-    """The text of the run, or another: of one without splits all is measured on."""
-    from ..data import load_text, text_names
-    from ..training.tasks.text import text_source
-
-    if data is not None:
-        share = None if data in text_names() else 1
-        return load_text(data, text_column=column, separate=separate or "document", validation_share=share)
-    if column is not None or separate is not None:
-        raise CrateError("--text-column and --separate say how --data is read; give it, or leave them out")
-    recipe = opened.recipe
-    if recipe is None:
-        raise CrateError(f"{opened.run}: is a saved model, not a run; say with --data what to measure it on")
-    reading: Any = {"text_column": recipe.text.text_column, "separate": recipe.text.separate}
-    return load_text(**text_source(recipe), **reading, validation_share=recipe.data.test_share)
+        streamer = Stream(opened.processor, skip_prompt=True, skip_special_tokens=True)
+    result = opened.generate(
+        prompt, checkpoint=parse_checkpoint(checkpoint), tokens=tokens, seed=seed, streamer=streamer, **settings
+    )
+    if as_json:
+        about = {"run": run, "checkpoint": checkpoint, "prompt": prompt, "text": result.text, "tokens": result.tokens}
+        print_json({**about, **result.settings, "seed": seed, "seconds": result.seconds})
+        return
+    if not stream:
+        print(prompt + result.text)
+    print(f"{result.tokens} tokens, {result.tokens / result.seconds:.0f} per second", file=sys.stderr)
 
 
-def open_tokens(opened: Opened, text: TextData, split: str) -> Tokens:
-    """A split of a text as token ids; in the run's folder, where training has left its own."""
-    from ..data import pack_text
+def fill(
+    run: RunArgument,
+    text: Annotated[str, Argument(help="Text with <mask>, or the tokenizer's own mask, once or more.")],
+    top: Annotated[int, Option(min=1, help="Number of candidates for each mask.")] = 5,
+    checkpoint: CheckpointOption = "last",
+    as_json: Json = False,
+) -> None:
+    """Show the most probable tokens for each mask of a text."""
+    candidates = open_run(run).fill(text, top, checkpoint=parse_checkpoint(checkpoint))
+    if as_json:
+        print_json({"run": run, "checkpoint": checkpoint, "text": text, "masks": candidates})
+        return
+    columns = [f"mask {number}" if len(candidates) > 1 else "token" for number in range(1, len(candidates) + 1)]
+    rows = [
+        [cell for candidate in line for cell in (repr(candidate.token), f"{candidate.probability:.2%}")]
+        for line in zip(*candidates, strict=True)
+    ]
+    print_table(text, [cell for column in columns for cell in (column, "probability")], rows)
 
-    if split not in SPLITS:
-        raise unknown_name("--split", split, SPLITS)
-    documents = {"train": text.train, "validation": text.validation, "test": text.test}[split]
-    if documents is None:
-        raise CrateError(f"{text.name} has no test split; take --split validation")
-    recipe = opened.recipe
-    folder = None if recipe is None else recipe.text.cache or opened.run / "tokens"
-    with progress(f"tokenise {text.name}", 0) as advance:
-        return pack_text(
-            documents,
-            opened.tokenizer,
-            name=f"{text.name}-{split}",
-            folder=folder,
-            wrap=opened.wrap,
-            progress=lambda _: advance(0),
-        )
+
+def perplexity(
+    run: RunArgument,
+    data: Annotated[str | None, Option(help="Text: a built-in name, a path or a hub id. Default: the run's.")] = None,
+    text_column: Annotated[str | None, Option(help="Column of the text in a table given by --data.")] = None,
+    separate: Annotated[
+        str | None, Option(help="Documents of --data: document, line or paragraph. Default: document.")
+    ] = None,
+    split: Annotated[str, Option(help="Split: train, validation or test.")] = "validation",
+    stride: Annotated[
+        int | None, Option(min=1, help="Tokens between the starts of two windows. Default: half a block.")
+    ] = None,
+    block: Annotated[int | None, Option(min=2, help="Tokens per window. Default: the context length.")] = None,
+    sampled: Annotated[
+        bool, Option("--sampled", help="Use the paper's protocol: 4 random windows, 1000 times.")
+    ] = False,
+    baseline: Annotated[
+        bool, Option("--baseline", help="Also measure an n-gram model of the run's training text.")
+    ] = False,
+    order: Annotated[int, Option(min=1, help="Order n of the baseline.")] = 3,
+    limit: Annotated[int | None, Option(min=2, help="Number of tokens from the start. Default: all.")] = None,
+    batch_size: Annotated[int, Option("--batch-size", min=1, help="Windows per forward pass.")] = 8,
+    checkpoint: CheckpointOption = "last",
+    as_json: Json = False,
+) -> None:
+    """Measure the cross-entropy per token in nats, the perplexity and the bits per byte of a text."""
+    opened = open_run(run)
+    reading: dict[str, Any] = {"split": split, "text_column": text_column, "separate": separate, "limit": limit}
+    windows: dict[str, Any] = {"block": block, "stride": stride, "sampled": sampled, "batch_size": batch_size}
+    report = opened.perplexity(data, **reading, **windows, checkpoint=parse_checkpoint(checkpoint))
+    rows: dict[str, dict[str, Any]] = {"model": report.to_dict()}
+    if baseline:
+        rows[f"{order}-gram"] = opened.ngram(data, order=order, **reading)
+    about = {"run": run, "checkpoint": checkpoint, "data": data or opened.task.recipe.data.name, "split": split}
+    if as_json:
+        print_json({**about, **rows["model"], **({"baseline": rows[f"{order}-gram"]} if baseline else {})})
+        return
+    keys = ("cross_entropy", "perplexity", "bits_per_byte")
+    shown = [(name, *(f"{row[key]:.4f}" for key in keys), f"{row['seconds']:.1f} s") for name, row in rows.items()]
+    title = f"{run}, checkpoint {checkpoint}, {split} split of {about['data']}"
+    print_table(title, ("", "nats per token", "perplexity", "bits per byte", "time"), shown)
+    drawn = f"stride {report.stride}" if report.error is None else f"drawn at random, ± {report.error:.4f}"
+    print(f"{report.tokens:,} tokens predicted, windows of {report.block}, {drawn}")
+
+
+def lambada(
+    run: RunArgument,
+    passages: Annotated[Path, Argument(help="File of passages, one per line or in a table.")],
+    text_column: Annotated[str | None, Option(help="Column of the passages in a table.")] = None,
+    generated: Annotated[
+        bool, Option("--generated", help="Count a word as found if it is among ten generated tokens (ToST).")
+    ] = False,
+    batch_size: Annotated[int, Option("--batch-size", min=1, help="Passages per forward pass.")] = 8,
+    checkpoint: CheckpointOption = "last",
+    as_json: Json = False,
+) -> None:
+    """Measure how often the last word of a passage is predicted (LAMBADA)."""
+    report = open_run(run).lambada(
+        passages,
+        text_column=text_column,
+        generated=generated,
+        batch_size=batch_size,
+        checkpoint=parse_checkpoint(checkpoint),
+    )
+    if as_json:
+        print_json({"run": run, "checkpoint": checkpoint, "data": str(passages), **report.to_dict()})
+        return
+    cut = f", {report.cut} of them truncated to the context length" if report.cut else ""
+    print(f"last word predicted in {report.accuracy:.2%} of {report.texts:,} passages{cut}")
+
+
+def glue(
+    run: RunArgument,
+    overrides: Annotated[
+        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Overrides for every task: schedule.epochs=1.")
+    ] = None,
+    data: Annotated[
+        Path | None, Option(help="Folder with one folder per task, such as sst2. Default: the hub.")
+    ] = None,
+    tasks: Annotated[str | None, Option(help="Tasks such as sst2,mrpc. Default: all that --data has.")] = None,
+    after_mnli: Annotated[bool, Option("--after-mnli", help="Start MRPC, STS-B and RTE from the MNLI model.")] = False,
+    output: Annotated[Path | None, Option(help="Folder for one run per task. Default: RUN/glue.")] = None,
+    checkpoint: CheckpointOption = "last",
+    as_json: Json = False,
+) -> None:
+    """Fine-tune on each GLUE task and print the paper's metrics. A second call continues where the first stopped."""
+    from ..runs import fine_tune_glue
+
+    result = fine_tune_glue(
+        open_run(run),
+        overrides,
+        data=data,
+        tasks=None if tasks is None else [task.strip().lower() for task in tasks.split(",") if task.strip()],
+        after_mnli=after_mnli,
+        output=output,
+        checkpoint=parse_checkpoint(checkpoint),
+        quiet=as_json,
+    )
+    if as_json:
+        about = {"run": run, "after_mnli": after_mnli, "tasks": result.tasks}
+        print_json({**about, **result.average, "folder": str(result.folder)})
+        return
+    _show_glue(result, f"{run}, checkpoint {checkpoint}, fine-tuned{' (after MNLI)' if after_mnli else ''}")
+
+
+def _show_glue(result: GlueResult, title: str) -> None:
+    rows = []
+    for task, scores in result.tasks.items():
+        main, *others = scores["metrics"]
+        for split, values in scores["splits"].items():
+            name = task if len(scores["splits"]) == 1 else f"{task}, {split.removeprefix('validation_')}"
+            more = ", ".join(f"{other} {100 * values[other]:.1f}" for other in others)
+            time = f"{scores['seconds']:.0f} s" if scores["new"] else "before"
+            rows.append((name, main, f"{100 * values[main]:.1f}", more, f"{values['rows']:,}", time))
+    print_table(title, ("task", "metric", "score", "also", "sentences", "trained"), rows)
+    if "average" in result.average:
+        print(f"average of nine numbers, as in the paper: {100 * result.average['average']:.1f}")
+    else:
+        print(f"mean of the tasks run: {100 * result.average['mean_of_tasks_run']:.1f}")
+    print(f"runs in {result.folder}")

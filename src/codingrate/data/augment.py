@@ -1,126 +1,137 @@
-"""What is done to images before the model sees them: one typed description for training and evaluation."""
+"""Descriptions of cropping and augmentation: the sections `augment` and `views` of a recipe.
 
-from __future__ import annotations
+Annotations are not postponed here, because pydantic reads them.
+"""
 
-from dataclasses import dataclass, fields
-from typing import Literal
+import dataclasses
+from typing import Annotated, Any, Literal
 
-from ..errors import CrateError, unknown_name
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
+
+from ..errors import CrateError, one_line_errors
 from ..models.processing import IMAGENET_MEAN, IMAGENET_STD
 
-Crop = Literal["random-resized", "center", "resize", "pad"]
-Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
-CROPS = ("random-resized", "center", "resize", "pad")
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
-
-_PROBABILITIES = ("flip", "jitter_probability", "grayscale", "blur", "solarize", "erase")
+def _ordered(interval: tuple[float, float]) -> tuple[float, float]:
+    if interval[0] > interval[1]:
+        raise PydanticCustomError("interval", "the lower bound must not exceed the upper bound")
+    return interval
 
 
-@dataclass(frozen=True)
+Probability = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
+ShareRange = Annotated[tuple[Share, Share], AfterValidator(_ordered)]
+PositiveRange = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
+PerView = tuple[Probability, Probability, Probability]
+
+
+@one_line_errors("augment")
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Augment:
-    """Cropping (per image, in the loader) and everything after it (per batch, on the device)."""
+    """Cropping, done per image by the loader's workers, and augmentation, done per batch on the device."""
 
-    image_size: int = 224
-    """Side of the square the model sees, in pixels."""
-    channels: int = 3
-    """3 for RGB (grey images are repeated), 1 for grey (colour is averaged by luminance)."""
-    crop: Crop = "random-resized"
-    """Training crop: a random part resized; `center` as in evaluation; `resize` the whole image, squeezed;
-    `pad` the whole image resized, padded with black, and cropped at a random place (CIFAR style)."""
-    crop_scale: tuple[float, float] = (0.08, 1.0)
-    """Share of the image's area a random resized crop covers."""
-    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    """Width over height of a random resized crop, drawn evenly on a log scale."""
-    crop_padding: int = 4
-    """Pixels added on each side by `pad`."""
-    interpolation: Interpolation = "bicubic"
-    """How resizing reads between pixels; always with antialiasing when it shrinks."""
+    image_size: Annotated[int, Field(gt=0)] = 224
+    """Side of the square input of the model, in pixels."""
+    channels: Literal[1, 3] = 3
+    """3 for RGB (gray images are repeated), 1 for gray (colors become luminance)."""
+    crop: Literal["random-resized", "center", "resize", "pad"] = "random-resized"
+    """Training crop: a random box, resized; `center` as in evaluation; `resize` the whole image to a square; `pad` the
+    whole image resized, padded with black and cropped at random (as usual for CIFAR)."""
+    crop_scale: ShareRange = (0.08, 1.0)
+    """Share of the image's area that a random resized crop covers."""
+    crop_ratio: PositiveRange = (3 / 4, 4 / 3)
+    """Aspect ratio (width over height) of a random resized crop, uniform on a log scale."""
+    crop_padding: Annotated[int, Field(ge=0)] = 4
+    """Pixels that `pad` adds on each side."""
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bicubic"
+    """Interpolation when resizing; always antialiased when the image shrinks."""
     evaluation: Literal["center", "resize"] | None = None
-    """Evaluation crop; None is `center` for `random-resized` and `center`, and `resize` for the others."""
-    evaluation_ratio: float = 256 / 224
-    """Short side before the centre crop, over `image_size`."""
-    flip: float = 0.5
-    """Probability of a mirror image."""
-    affine_degrees: float = 0.0
-    """Rotation, drawn between minus and plus this."""
-    affine_translate: float = 0.0
-    """Shift, at most this share of the side."""
-    affine_scale: float = 0.0
-    """Zoom, between one minus and one plus this."""
-    rand_augment: tuple[int, float] | None = None
-    """RandAugment: how many operations n, drawn for each image, and their magnitude m out of 30."""
-    jitter: tuple[float, float, float, float] | None = None
-    """Colour jitter: brightness, contrast, saturation, hue."""
-    jitter_probability: float = 0.8
-    """Probability that an image's colours are jittered, when `jitter` is given."""
-    grayscale: float = 0.0
-    """Probability of losing all colour."""
-    blur: float = 0.0
-    """Probability of a Gaussian blur, deviation 0.1 to 2 pixels, kernel a tenth of the side."""
-    solarize: float = 0.0
+    """Evaluation crop. Default: `center` if `crop` is `random-resized` or `center`, else `resize`."""
+    evaluation_ratio: Annotated[float, Field(ge=1)] = 256 / 224
+    """Length of the short side before the center crop, divided by `image_size`."""
+    flip: Probability = 0.5
+    """Probability of a horizontal flip."""
+    affine_degrees: NotNegative = 0.0
+    """Largest rotation in either direction, in degrees."""
+    affine_translate: Probability = 0.0
+    """Largest translation, as a share of the side."""
+    affine_scale: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Largest change of scale: the factor lies between one minus and one plus this value."""
+    rand_augment: tuple[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0, lt=30)]] | None = None
+    """RandAugment: number of operations n, drawn for each image, and their magnitude m out of 30."""
+    jitter: tuple[NotNegative, NotNegative, NotNegative, Annotated[float, Field(ge=0, le=0.5)]] | None = None
+    """Color jitter: brightness, contrast, saturation, hue."""
+    jitter_probability: Probability = 0.8
+    """Probability that an image's colors are jittered, if `jitter` is given."""
+    grayscale: Probability = 0.0
+    """Probability of a conversion to gray."""
+    blur: Probability = 0.0
+    """Probability of a Gaussian blur of 0.1 to 2 pixels standard deviation, with a kernel of a tenth of the side."""
+    solarize: Probability = 0.0
     """Probability that pixels above one half are inverted."""
-    erase: float = 0.0
+    erase: Probability = 0.0
     """Probability that a rectangle is replaced by the mean."""
     mean: tuple[float, ...] | None = None
-    """Subtracted, per channel, of pixels in [0, 1]; None is ImageNet's for RGB and ½ for grey."""
-    std: tuple[float, ...] | None = None
-    """Divided by, likewise."""
+    """Mean per channel of pixels in [0, 1]. Default: ImageNet's for RGB, 0.5 for gray."""
+    std: tuple[Positive, ...] | None = None
+    """Standard deviation per channel. Default: ImageNet's for RGB, 0.5 for gray."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):  # a recipe file knows lists only
-            if isinstance(getattr(self, field.name), list):
-                object.__setattr__(self, field.name, tuple(getattr(self, field.name)))
-        if self.channels not in (1, 3):
-            raise CrateError(f"augment.channels must be 1 or 3, not {self.channels}")
-        if self.image_size < 1 or self.crop_padding < 0:
-            raise CrateError("augment.image_size must be positive and augment.crop_padding not negative")
-        for name, value, known in (("crop", self.crop, CROPS), ("interpolation", self.interpolation, INTERPOLATIONS)):
-            if value not in known:
-                raise unknown_name(f"augment.{name}", value, known)
-        if self.evaluation not in (None, "center", "resize"):
-            raise unknown_name("augment.evaluation", self.evaluation, ("center", "resize"))
-        for name in _PROBABILITIES:
-            if not 0 <= getattr(self, name) <= 1:
-                raise CrateError(f"augment.{name} is a probability in [0, 1], not {getattr(self, name)}")
-        self._check_ranges()
-        self._check_colour()
-
-    def _check_ranges(self) -> None:
-        low, high = self.crop_scale
-        if not 0 < low <= high <= 1:
-            raise CrateError(f"augment.crop_scale must be 0 < low ≤ high ≤ 1, not {self.crop_scale}")
-        if not 0 < self.crop_ratio[0] <= self.crop_ratio[1]:
-            raise CrateError(f"augment.crop_ratio must be 0 < low ≤ high, not {self.crop_ratio}")
-        if self.evaluation_ratio < 1:
-            raise CrateError(f"augment.evaluation_ratio must be at least 1, not {self.evaluation_ratio}")
-        if self.affine_degrees < 0 or not 0 <= self.affine_translate <= 1 or not 0 <= self.affine_scale < 1:
-            raise CrateError("augment.affine_degrees must be ≥ 0, affine_translate in [0, 1], affine_scale in [0, 1)")
-        if self.rand_augment and (self.rand_augment[0] < 1 or not 0 < self.rand_augment[1] < 30):
-            raise CrateError(f"augment.rand_augment is n ≥ 1 and 0 < m < 30, not {self.rand_augment}")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if values is not None and len(values) != self.channels:
-                raise CrateError(f"augment.{name} needs {self.channels} values, one per channel, not {len(values)}")
-        if min(self.normalization[1]) <= 0:
-            raise CrateError(f"augment.std must be positive, not {self.std}")
-
-    def _check_colour(self) -> None:
-        if self.jitter is not None and (len(self.jitter) != 4 or min(self.jitter) < 0 or self.jitter[3] > 0.5):
-            raise CrateError(
-                f"augment.jitter is brightness, contrast, saturation ≥ 0, hue in [0, ½], not {self.jitter}"
-            )
+                raise CrateError(f"augment.{name} needs one value per channel ({self.channels}, got {len(values)})")
         for name in ("rand_augment", "jitter", "grayscale"):
             if self.channels != 3 and getattr(self, name):
-                raise CrateError(f"augment.{name} works on colour images; set augment.channels=3 or leave it out")
+                raise CrateError(f"augment.{name} needs color images; set augment.channels=3 or remove it")
 
     @property
     def normalization(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and deviation in use."""
-        grey = (0.5,) * self.channels
-        mean = self.mean or (IMAGENET_MEAN if self.channels == 3 else grey)
-        return mean, self.std or (IMAGENET_STD if self.channels == 3 else grey)
+        """Mean and standard deviation in use."""
+        gray = (0.5,) * self.channels
+        mean = self.mean or (IMAGENET_MEAN if self.channels == 3 else gray)
+        return mean, self.std or (IMAGENET_STD if self.channels == 3 else gray)
 
     @property
     def evaluation_crop(self) -> Literal["center", "resize"]:
         """Evaluation crop in use."""
         return self.evaluation or ("center" if self.crop in ("random-resized", "center") else "resize")
+
+
+@one_line_errors("views")
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Views:
+    """Crops of one image that student and teacher compare: two global views and several local ones (DINO).
+
+    Size, flip, jitter, grayscale and normalization are those of `augment`; only what differs between views is here.
+    """
+
+    global_scale: ShareRange = (0.4, 1.0)
+    """Share of the image's area that a global view covers; DINO recommends 0.14 to 1 without local views."""
+    local_count: Annotated[int, Field(ge=0)] = 8
+    """Number of local views; 0 for none."""
+    local_size: Annotated[int, Field(gt=0)] = 96
+    """Side of a local view, in pixels; that of a global view is `augment.image_size`."""
+    local_scale: ShareRange = (0.05, 0.4)
+    """Share of the image's area that a local view covers."""
+    blur: PerView = (1.0, 0.1, 0.5)
+    """Probability of a Gaussian blur for the first global view, the second, and a local one."""
+    solarize: PerView = (0.0, 0.2, 0.0)
+    """Probability that pixels above one half are inverted, for the same three kinds of view."""
+
+
+def view_augments(augment: Augment, views: Views) -> tuple[Augment, Augment, Augment]:
+    """Return `augment` with the settings of the first global view, the second, and a local one."""
+    if views.local_count and views.local_size > augment.image_size:
+        sizes = f"{views.local_size} is larger than augment.image_size {augment.image_size}"
+        raise CrateError(f"views.local_size {sizes}; lower it")
+
+    def view(number: int, size: int, scale: tuple[float, float]) -> Augment:
+        own: dict[str, Any] = {"blur": views.blur[number], "solarize": views.solarize[number]}
+        return dataclasses.replace(augment, image_size=size, crop="random-resized", crop_scale=scale, **own)
+
+    whole = augment.image_size, views.global_scale
+    return view(0, *whole), view(1, *whole), view(2, views.local_size, views.local_scale)

@@ -1,8 +1,10 @@
-"""Blocks of a token file as a torch dataset: in order to measure, at random places to learn."""
+"""Blocks of a token file as torch datasets, and the masking of their tokens for masked language modeling."""
 
 from __future__ import annotations
 
-from typing import Any
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,25 +13,32 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..errors import CrateError
-from .packing import Tokens
+from .packing import TokenFile
+from .tokenizers import id_count
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+IGNORED = -100
+"""Label of a position that does not count in the loss."""
 
 
-class _Cut(Dataset[dict[str, Tensor]]):
-    """Opens the file in whichever process asks, so that workers get its path and not its contents."""
+class _TokenBlocks(Dataset[dict[str, Tensor]]):
+    """Base of both datasets; each process opens the file itself, so that workers receive its path only."""
 
-    def __init__(self, tokens: Tokens, block: int, needed: int) -> None:
+    spare = 0  # tokens that the file needs besides one block
+
+    def __init__(self, tokens: TokenFile, block: int) -> None:
         if block < 2:
-            raise CrateError(f"block is {block}; it must be at least 2, a token and the one after it")
-        if len(tokens) < needed:
-            raise CrateError(
-                f"{tokens.path} holds {len(tokens)} tokens, too few for a block of {block}; "
-                "take a shorter block or more text"
-            )
+            raise CrateError(f"`block` must be at least 2, a token and the next one (got {block})")
+        if len(tokens) < block + self.spare:
+            problem = f"has {len(tokens)} tokens, too few for a block of {block}"
+            raise CrateError(f"{tokens.path} {problem}; use a shorter block or more text")
         self.tokens, self.block = tokens, block
         self._ids: NDArray[Any] | None = None
 
-    def cut(self, start: int) -> dict[str, Tensor]:
-        """The block (block,) that starts at a place of the file."""
+    def read(self, start: int) -> dict[str, Tensor]:
+        """Return the block (block,) that starts at a position of the file."""
         if self._ids is None:
             self._ids = self.tokens.array()
         return {"input_ids": torch.from_numpy(self._ids[start : start + self.block].astype(np.int64))}
@@ -38,42 +47,103 @@ class _Cut(Dataset[dict[str, Tensor]]):
         return {**self.__dict__, "_ids": None}
 
 
-class Blocks(_Cut):
-    """Consecutive blocks; what is left at the end is dropped. The model shifts labels by one itself."""
-
-    def __init__(self, tokens: Tokens, block: int) -> None:
-        super().__init__(tokens, block, block)
+class Blocks(_TokenBlocks):
+    """Consecutive blocks, without the remainder at the end. The model shifts the labels by one itself."""
 
     def __len__(self) -> int:
         return len(self.tokens) // self.block
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return self.cut(range(len(self))[index] * self.block)
+        return self.read(range(len(self))[index] * self.block)
 
 
-class RandomBlocks(_Cut):
-    """Blocks that start anywhere in [0, count − block), evenly, as in nanoGPT; `length` of them make an epoch.
+class RandomBlocks(_TokenBlocks):
+    """Blocks that start at uniform positions in [0, count − block), as in nanoGPT; an epoch has `length` of them.
 
-    Block i of epoch e depends on (seed, e, i) alone, so that neither workers nor a resume change it.
+    Block i of epoch e depends on (seed, e, i) only, so that neither workers nor resuming change it.
     """
 
-    def __init__(self, tokens: Tokens, block: int, *, seed: int = 0, length: int | None = None) -> None:
-        super().__init__(tokens, block, block + 1)
+    spare = 1
+
+    def __init__(self, tokens: TokenFile, block: int, *, seed: int = 0, length: int | None = None) -> None:
+        super().__init__(tokens, block)
         if seed < 0:
-            raise CrateError(f"seed must not be negative, not {seed}")
+            raise CrateError(f"`seed` must not be negative (got {seed})")
         if length is not None and length < 1:
-            raise CrateError(f"length is {length}; an epoch has at least one block")
+            raise CrateError(f"`length` must be at least 1 (got {length})")
         self.seed = seed
         self.length = length or max(len(tokens) // block, 1)
-        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that outlive an epoch follow
+        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # seen by workers that outlive an epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """New places for a new pass; call it before the loader is iterated."""
+        """Set the epoch, which changes the positions; call it before the loader is iterated."""
         self.epoch.fill_(epoch)
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        draw = np.random.default_rng((self.seed, int(self.epoch), range(self.length)[index]))
-        return self.cut(int(draw.integers(len(self.tokens) - self.block)))
+        generator = np.random.default_rng((self.seed, int(self.epoch), range(self.length)[index]))
+        return self.read(int(generator.integers(len(self.tokens) - self.block)))
+
+
+@dataclass(frozen=True)
+class Masking:
+    """The ids of a tokenizer that masking needs."""
+
+    mask_id: int
+    """Id of `<mask>`."""
+    vocab_size: int
+    """Number of ids that a random replacement is drawn from."""
+    special_ids: tuple[int, ...]
+    """Ids that are never masked."""
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Masking:
+        """Read the ids from a tokenizer."""
+        if tokenizer.mask_token_id is None:
+            raise CrateError("the tokenizer has no mask token; create one with kind='masked', or use RoBERTa's")
+        return cls(int(tokenizer.mask_token_id), id_count(tokenizer), tuple(sorted(set(tokenizer.all_special_ids))))
+
+
+def mask_tokens(
+    input_ids: Tensor,
+    masking: Masking | PreTrainedTokenizerBase,
+    probability: float = 0.15,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return ids (…, n) with some tokens masked, and labels (…, n): the true id of each chosen token, −100 elsewhere.
+
+    Each token that is not special is chosen independently with `probability`. Of the chosen ones, 80 % become `<mask>`,
+    10 % a random id of the whole vocabulary, and 10 % stay (Devlin et al., 2019). All draws come from `generator`, on
+    its device, and their number depends on the shape only, so that a resumed run continues exactly.
+    """
+    if not 0 < probability < 1:
+        raise CrateError(f"`probability` of masking must lie between 0 and 1 (got {probability})")
+    if not isinstance(masking, Masking):
+        masking = Masking.of(masking)
+    device = generator.device if generator is not None else input_ids.device
+    shape = input_ids.shape
+    choice, fate = torch.rand((2, *shape), generator=generator, device=device).to(input_ids.device)
+    random_ids = torch.randint(masking.vocab_size, shape, generator=generator, device=device).to(input_ids)
+    special = torch.isin(input_ids, torch.tensor(masking.special_ids, dtype=input_ids.dtype, device=input_ids.device))
+    chosen = (choice < probability) & ~special
+    labels = input_ids.masked_fill(~chosen, IGNORED)
+    masked = input_ids.masked_fill(chosen & (fate < 0.8), masking.mask_id)
+    return torch.where(chosen & (fate >= 0.9), random_ids, masked), labels
+
+
+def mask_own_tokens(
+    input_ids: Tensor, masking: Masking | PreTrainedTokenizerBase, probability: float = 0.15, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Mask each block of ids (batch, n) with a generator seeded by the block, whatever the batches and processes."""
+    masking = masking if isinstance(masking, Masking) else Masking.of(masking)
+    ids = input_ids.cpu()
+    if not len(ids):
+        return input_ids, input_ids
+    parts = []
+    for block in ids:
+        key = zlib.crc32(block.numpy().astype("<i8").tobytes(), seed & 0xFFFFFFFF)
+        parts.append(mask_tokens(block, masking, probability, torch.Generator().manual_seed(key)))
+    masked, labels = (torch.stack(part).to(input_ids.device) for part in zip(*parts, strict=True))
+    return masked, labels

@@ -1,115 +1,269 @@
-"""Which column holds the image and which the class, and labels as indices into one tuple of class names."""
+"""Find the columns of images, texts and labels in a dataset, and turn labels into class indices or numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CrateError
 
-_IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "pixels", "pixel_values")
-_LABEL_NAMES = ("label", "labels", "fine_label", "cls", "class", "target")
+_LABEL_NAMES = ("label", "labels", "fine_label", "cls", "class", "target", "score", "similarity")
+_USUAL = {
+    "image": ("Image", ("image", "img", "jpg", "jpeg", "png", "webp", "pixels", "pixel_values")),
+    "label": ("ClassLabel", _LABEL_NAMES),
+}  # the type of `datasets`, and the usual names of a column
+_TEXT_NAMES = ("text", "content", "sentence")
+_SENTENCE_NAMES = (
+    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"),
+    ("text1", "text2"), ("text", "text_pair"), ("sentence",), ("text",), ("question",),
+)  # fmt: skip
+
+Indices = NDArray[np.int64]
 
 
-def _pick(source: str, kind: str, wanted: str | None, hint: str | None, fits: list[str], columns: list[str]) -> str:
+def find_column(
+    kind: Literal["image", "label"],
+    source: str,
+    features: Mapping[str, Any],
+    wanted: str | None,
+    hint: str | None = None,
+) -> str:
+    """Return the image or label column: `wanted`, else the known dataset's `hint`, else one by type, else by name."""
+    import datasets
+
+    feature_type, usual = getattr(datasets, _USUAL[kind][0]), _USUAL[kind][1]
+    typed = [name for name, feature in features.items() if isinstance(feature, feature_type)]
+    chosen = next((name for name in ((wanted,) if wanted else (hint, *typed, *usual)) if name in features), None)
+    if chosen is None:
+        missing = f"{kind} column {wanted!r}" if wanted else f"{kind} column"
+        raise CrateError(f"{source} has no {missing}; set {kind}_column to one of: {', '.join(features)}")
+    return chosen
+
+
+def _text_columns(dataset: Any) -> tuple[list[str], list[str]]:
+    """Return all columns of a dataset or stream, and those with strings."""
+    if dataset.features is None:  # a stream that does not know its types
+        types = {name: "string" if isinstance(value, str) else "" for name, value in next(iter(dataset), {}).items()}
+    else:
+        types = {name: getattr(feature, "dtype", "") for name, feature in dataset.features.items()}
+    return list(types), [name for name, kind in types.items() if kind in ("string", "large_string", "string_view")]
+
+
+def find_text_column(source: str, dataset: Any, wanted: str | None) -> str:
+    """Return the column with running text: `wanted`, else one with a usual name, else the only one with strings."""
+    columns, strings = _text_columns(dataset)
     if wanted is not None:
-        if wanted not in columns:
-            raise CrateError(f"{source} has no {kind} column {wanted!r}; its columns: {', '.join(columns)}")
-        return wanted
-    if hint in columns:
-        return str(hint)
-    if not fits:
-        raise CrateError(f"{source} has no {kind} column; name one with {kind}_column, out of: {', '.join(columns)}")
-    return fits[0]
+        return _check_text(source, "text_column", wanted, columns, strings)
+    usual = [name for name in _TEXT_NAMES if name in strings] or strings
+    if len(strings) != 1 and usual is strings:
+        problem = "several columns with text" if strings else "no column with text"
+        raise CrateError(f"{source} has {problem}; set text_column to one of: {', '.join(columns)}")
+    return usual[0]
 
 
-def find_columns(
-    source: str, rows: Any, image: str | None, label: str | None, hints: tuple[str | None, str | None]
-) -> tuple[str, str]:
-    """Image and label column: the ones asked for, else those a known dataset has, else by type, else by name."""
+def find_sentence_columns(
+    source: str, dataset: Any, wanted: tuple[str, ...] | None, hint: tuple[str, ...] | None
+) -> tuple[str, ...]:
+    """Return one or two columns: `wanted`, else the task's `hint`, else by usual names, else the only one with text."""
+    columns, strings = _text_columns(dataset)
+    if wanted is not None and len(wanted) > 2:
+        raise CrateError(f"`columns` takes one or two names (got {len(wanted)}: {', '.join(wanted)})")
+    free = [name for name in strings if name not in _LABEL_NAMES]
+    usual = (names for names in _SENTENCE_NAMES if {*names} <= {*free})
+    chosen = wanted or hint or next(usual, free if len(free) == 1 else None)
+    if chosen is None:
+        advice = f"set columns to one or two of: {', '.join(columns)}"
+        raise CrateError(f"cannot tell which columns of {source} have the text; {advice}")
+    return tuple(_check_text(source, "columns", name, columns, strings) for name in chosen)
+
+
+def _check_text(source: str, option: str, name: str, columns: Sequence[str], strings: Sequence[str]) -> str:
+    """Return the name of a column if it exists and holds text."""
+    if name not in columns:
+        raise CrateError(f"{source} has no column {name!r} ({option}); its columns are {', '.join(columns)}")
+    if name not in strings:
+        texts = f"columns with text are {', '.join(strings)}" if strings else "no other column does either"
+        raise CrateError(f"column {name!r} of {source} does not hold text; {texts}")
+    return name
+
+
+def check_texts(source: str, dataset: Any, columns: Sequence[str], label: str) -> None:
+    """Refuse a dataset without rows, without one of the columns, or with a row without text."""
+    for name in (*columns, label):
+        if name not in dataset.features:
+            raise CrateError(f"{source} has no column {name!r}; its columns are {', '.join(dataset.features)}")
+    if len(dataset) == 0:
+        raise CrateError(f"{source} has no rows")
+    for name in columns:
+        missing = _arrow(dataset, name).is_null().to_numpy()
+        if missing.any():
+            raise CrateError(f"{source} has no text in row {np.argmax(missing)} of column {name!r}; fill or remove it")
+
+
+def select_undecoded(dataset: Any, column: str, label: str) -> Any:
+    """Return images and labels only, and the images as bytes or paths, so that a damaged one can be counted."""
     import datasets
 
-    features = rows.features or dict.fromkeys(next(iter(rows), {}))
-    columns = list(features)
-    images = [name for name in columns if isinstance(features[name], datasets.Image)]
-    images += [name for name in _IMAGE_NAMES if name in columns]
-    labels = [name for name in columns if isinstance(features[name], datasets.ClassLabel)]
-    labels += [name for name in _LABEL_NAMES if name in columns]
-    return (
-        _pick(source, "image", image, hints[0], images, columns),
-        _pick(source, "label", label, hints[1], labels, columns),
-    )
-
-
-def undecoded(rows: Any, column: str) -> Any:
-    """The rows with images left as bytes or path, so that a broken one breaks nothing before it can be counted."""
-    import datasets
-
-    feature = (rows.features or {}).get(column)
+    dataset = dataset.select_columns([column, label])
+    feature = (dataset.features or {}).get(column)
     is_file = isinstance(feature, datasets.Value) and feature.dtype in ("string", "binary", "large_binary")
     is_struct = isinstance(feature, dict) and set(feature) == {"bytes", "path"}
-    if isinstance(feature, datasets.Image) or is_file or is_struct:
-        return rows.cast_column(column, datasets.Image(decode=False))
-    return rows
+    is_image = isinstance(feature, datasets.Image) or is_file or is_struct
+    return dataset.cast_column(column, datasets.Image(decode=False)) if is_image else dataset
 
 
-def label_names(rows: Any, column: str) -> tuple[str, ...] | None:
-    """The class names the column itself carries, if it does."""
+def label_names(dataset: Any, column: str) -> tuple[str, ...] | None:
+    """Return the class names that a label column carries, or None."""
     import datasets
 
-    feature = (rows.features or {}).get(column)
+    feature = (dataset.features or {}).get(column)
     return tuple(feature.names) if isinstance(feature, datasets.ClassLabel) and feature.names else None
 
 
-def label_values(source: str, rows: Any, column: str) -> NDArray[Any]:
-    """A label column as an array, of integers or of strings."""
-    if len(rows) == 0:
-        return np.zeros(0, np.int64)
-    values = rows.select_columns([column]).with_format("arrow")[:][column]
+def _arrow(dataset: Any, column: str) -> Any:
+    return dataset.select_columns([column]).with_format("arrow")[:][column]
+
+
+def _label_values(source: str, dataset: Any, column: str) -> NDArray[Any]:
+    """Return a label column as an array of integers or strings."""
+    if len(dataset) == 0:
+        raise CrateError(f"{source} has no rows")
+    values = _arrow(dataset, column)
     if values.null_count:
         raise CrateError(f"{source} has {values.null_count} rows without a label in column {column!r}")
     array = values.to_numpy()
-    array = array.astype(np.int64) if array.dtype == np.bool_ else array
-    if array.dtype.kind in "iu":
-        return array.astype(np.int64)
+    if array.dtype.kind in "biu":
+        array = array.astype(np.int64)
+        if (array == -1).any():
+            problem = "which means unlabeled (as in GLUE's test files); use rows with labels"
+            raise CrateError(f"{source} has label -1 in column {column!r}, {problem}")
+        return array
     if isinstance(array[0], str):
         return array.astype(np.str_)
-    raise CrateError(f"{source} has labels of type {values.type} in column {column!r}; classes are integers or strings")
+    raise CrateError(f"{source} has labels of type {values.type} in column {column!r}; use integers or strings")
 
 
-def names_of(source: str, values: Sequence[Any] | NDArray[Any]) -> tuple[tuple[str, ...], dict[Any, int]]:
-    """Classes of labels that carry no names: their distinct values in order, and the index of each."""
-    distinct = sorted({value.item() if isinstance(value, np.generic) else value for value in np.unique(values)})
+def _stream_values(source: str, stream: Any, column: str) -> list[Any]:
+    """Return the distinct labels of a stream."""
+    labels = {row[column] for row in stream.select_columns([column])}
+    if None in labels:
+        raise CrateError(f"{source} has rows without a label in column {column!r}")
+    return sorted(labels)
+
+
+def classes_of(source: str, values: Sequence[Any] | NDArray[Any]) -> tuple[tuple[str, ...], dict[Any, int]]:
+    """Return the classes of labels without names: their distinct values in order, and the index of each."""
+    distinct = np.unique(values).tolist()
     if distinct and not isinstance(distinct[0], str) and distinct[0] < 0:
         raise CrateError(f"{source} has label {distinct[0]}; labels must not be negative")
     return tuple(map(str, distinct)), {value: index for index, value in enumerate(distinct)}
 
 
-class Encode:
-    """Labels to class indices: through `index` where it knows them; a bare integer is an index already."""
+class LabelEncoder:
+    """Map labels to class indices by an `index`, or else by the names of known classes and their numbers."""
 
-    def __init__(self, source: str, column: str, classes: tuple[str, ...], index: Mapping[Any, int] | None) -> None:
-        self.source, self.column, self.count, self.bare = source, column, len(classes), index is None
-        self.index = {name: number for number, name in enumerate(classes)} if index is None else dict(index)
+    def __init__(self, name: str, column: str, classes: tuple[str, ...], index: Mapping[Any, int] | None) -> None:
+        self.name, self.column = name, column
+        self.problem = f"is outside its {len(classes)} classes" if index is None else "does not occur in training"
+        by_name: dict[Any, int] = {label: number for number, label in enumerate(classes)}
+        self.index = by_name | {number: number for number in range(len(classes))} if index is None else index
 
-    def code(self, value: Any) -> int:
-        """The class index of one label."""
-        if self.bare and not isinstance(value, str) and value is not None:
-            number = int(value)
-            if 0 <= number < self.count:
-                return number
-        elif value in self.index:
-            return self.index[value]
-        known = f"outside its {self.count} classes" if self.bare else "which no training row has"
-        raise CrateError(f"{self.source} has label {value!r} in column {self.column!r}, {known}")
-
-    def array(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        """The class indices of a column."""
-        distinct, inverse = np.unique(values, return_inverse=True)
-        return np.array([self.code(value.item()) for value in distinct], np.int64)[inverse.reshape(-1)]
+    def encode(self, label: Any, source: str) -> int:
+        """Return the class index of one label; `source` is named in errors."""
+        if label not in self.index:
+            raise CrateError(f"{source} has label {label!r} in column {self.column!r}, which {self.problem}")
+        return self.index[label]
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, int]:
-        return {self.column: self.code(row[self.column])}
+        """Encode the label of a stream's row."""
+        return {self.column: self.encode(row[self.column], self.name)}
+
+
+def encode_classes(
+    name: str, splits: Mapping[str, Any], column: str, classes: tuple[str, ...] | None, streaming: bool = False
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return splits with class indices as labels, and the class names; labels with names are matched by name.
+
+    Without known `classes` they are the distinct labels of the training split. Streams are encoded as they are read.
+    """
+    import datasets
+
+    index, source = None, name if streaming else f"the train split of {name}"
+    if classes is None:
+        labels_of = _stream_values if streaming else _label_values
+        classes, index = classes_of(source, labels_of(source, splits["train"], column))
+    if len(classes) < 2:
+        only = ", ".join(map(repr, classes))
+        raise CrateError(f"{name} has one class only ({only}); classification needs two or more")
+    encoder, encoded = LabelEncoder(name, column, classes, index), {}
+    if streaming:
+        has_names = label_names(splits["train"], column) is not None
+        return {split: stream if has_names else stream.map(encoder) for split, stream in splits.items()}, classes
+    for split, dataset in splits.items():
+        source, names = f"the {split} split of {name}", label_names(dataset, column)
+        distinct, inverse = np.unique(_label_values(source, dataset, column), return_inverse=True)
+        if names is not None and not 0 <= distinct[0] <= distinct[-1] < len(names):
+            problem = f"which is outside its {len(names)} classes"
+            raise CrateError(f"{source} has label {distinct[-1]} in column {column!r}, {problem}")
+        labels = distinct.tolist() if names is None else [names[value] for value in distinct]
+        indices = np.array([encoder.encode(label, source) for label in labels], np.int64)[inverse]
+        if names != classes:
+            feature = datasets.ClassLabel(names=list(classes))
+            dataset = dataset.remove_columns([column]).add_column(column, indices, feature=feature)
+        encoded[split] = dataset
+    return encoded, classes
+
+
+def encode_numbers(name: str, splits: Mapping[str, Any], column: str) -> dict[str, Any]:
+    """Return splits with finite floats as labels."""
+    import datasets
+
+    encoded = {}
+    for split, dataset in splits.items():
+        labels = _arrow(dataset, column).to_pylist()
+        values = np.zeros(len(labels))
+        for row, label in enumerate(labels):
+            try:
+                values[row] = float(label)
+            except (TypeError, ValueError):
+                values[row] = np.nan
+            if not np.isfinite(values[row]):
+                problem = "no label" if label is None else f"label {label!r}, which is not a number,"
+                raise CrateError(f"the {split} split of {name} has {problem} in row {row} of column {column!r}")
+        encoded[split] = dataset.remove_columns([column]).add_column(column, values, feature=datasets.Value("float64"))
+    return encoded
+
+
+def stratified_split(labels: Indices, share: float, seed: int) -> tuple[Indices, Indices]:
+    """Return ascending row indices for training and test, with `share` of every class (at least one row) in test.
+
+    A class with a single row stays in training. The draws come from numpy's frozen RandomState, so that a split never
+    changes with the version.
+    """
+    draw = np.random.RandomState(seed)
+    test: list[Indices] = []
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        count = min(max(round(share * len(rows)), 1), len(rows) - 1)
+        test.append(draw.permutation(rows)[:count])
+    held = np.sort(np.concatenate(test)) if test else np.zeros(0, np.int64)
+    return np.setdiff1d(np.arange(len(labels)), held), held.astype(np.int64)
+
+
+def label_indices(dataset: Any, column: str) -> Indices:
+    """Return a column of class indices; a column of numbers counts as one class."""
+    labels = _arrow(dataset, column).to_numpy()
+    return labels if labels.dtype.kind == "i" else np.zeros(len(labels), np.int64)
+
+
+def hold_out(name: str, dataset: Any, column: str, share: float, seed: int) -> tuple[Any, Any]:
+    """Split a dataset class by class into training and held-out rows; a share of 1 holds out all of them."""
+    if share == 1:
+        return dataset.select([]), dataset
+    train, held = stratified_split(label_indices(dataset, column), share, seed)
+    if len(held) == 0:
+        raise CrateError(f"{name} has too few rows to hold one out of a class; add a test or validation split")
+    return dataset.select(train), dataset.select(held)

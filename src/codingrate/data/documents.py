@@ -1,32 +1,44 @@
-"""Documents: text that is read anew every time it is asked for, long documents piece by piece."""
+"""Documents of text, read again each time they are iterated and in pieces, so that any size fits in memory."""
 
 from __future__ import annotations
 
+import codecs
 import hashlib
+import io
 import itertools
 import json
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import CrateError
-from .text_files import SEPARATE, Piece, Span, in_memory, read_text
 
-_ROWS = 64  # read at a time
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".markdown", ".rst", ".tex", ".tokens", ".raw")
+PIECE = 2**16
+"""Approximate length, in characters, of the pieces of a long document."""
+
+Piece = tuple[str, bool]
+"""Part of a document, and whether it is the last one."""
+
+_WORD_END = re.compile(r"[^\W\d_](?=[ \n])")
+_WINDOW = 2**12  # characters before the end of a piece in which to look for the end of a word
+_ROWS = 64  # rows of a table read at a time
 
 
 class Documents(ABC):
-    """Text, document by document. Iterating gives whole documents; `pieces` never holds a long one in memory."""
+    """Text as a sequence of documents. Iterating yields whole documents; `pieces` never holds a long one in memory."""
 
     @abstractmethod
     def pieces(self) -> Iterator[Piece]:
-        """Parts of documents in order, each with whether it ends its document."""
+        """Yield the parts of all documents in order, each with whether it is the last of its document."""
 
     @abstractmethod
     def key(self) -> str | None:
-        """A hash that changes when the text does; None if that cannot be known."""
+        """Return a hash that changes when the text does, or None if that cannot be known."""
 
     def __iter__(self) -> Iterator[str]:
         parts: list[str] = []
@@ -40,100 +52,203 @@ class Documents(ABC):
 class TextDocuments(Documents):
     """Documents in memory."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, texts: Iterable[str]) -> None:
         self.texts = texts
 
     def pieces(self) -> Iterator[Piece]:
         for text in self.texts:
-            yield from in_memory(text)
+            yield from text_pieces(text)
 
     def key(self) -> str:
         return hashed(*self.texts)
 
 
+class RowDocuments(Documents):
+    """A text column of a Hugging Face dataset or stream, one document per row; rows without text are left out."""
+
+    def __init__(self, dataset: Any, column: str, version: Callable[[], str | None]) -> None:
+        self.dataset, self.column, self.version = dataset, column, version
+
+    def pieces(self) -> Iterator[Piece]:
+        for batch in self.dataset.select_columns([self.column]).iter(batch_size=_ROWS):
+            for text in batch[self.column]:
+                if isinstance(text, str):
+                    yield from text_pieces(text)
+                elif text is not None:
+                    raise CrateError(f"column {self.column!r} has a {type(text).__name__}, not text: {text!r:.40}")
+
+    def key(self) -> str | None:
+        version = self.version()
+        return None if version is None else hashed(self.column, version)
+
+
+class DocumentSplit(Documents):
+    """One of two parts of other documents: those that are held out (`held=True`), or the rest."""
+
+    def __init__(self, documents: Documents, share: float, seed: int, held: bool) -> None:
+        self.documents, self.share, self.seed, self.held = documents, share, seed, held
+
+    def pieces(self) -> Iterator[Piece]:
+        held = held_indices(self.share, self.seed)
+        next_held, index = next(held), 0
+        for text, end in self.documents.pieces():
+            if (index == next_held) is self.held:
+                yield text, end
+            index += end
+            while next_held < index:
+                next_held = next(held)
+
+    def key(self) -> str | None:
+        key = self.documents.key()
+        return None if key is None else hashed(key, self.share, self.seed, self.held)
+
+
+def held_indices(share: float, seed: int) -> Iterator[int]:
+    """Yield the ascending indices of held-out documents: one in every 1/share, chosen at random within each such run.
+
+    The split needs neither the number of documents nor all of them in memory, and covers the text evenly.
+    """
+    start = 0
+    for run in itertools.count():
+        end = math.ceil((run + 1) / share - 1e-9)  # lengths are integers, as equal as possible
+        draw = int.from_bytes(hashlib.sha256(f"{seed} {run}".encode()).digest()[:4], "big")
+        yield start + draw * (end - start) // 2**32
+        start = end
+
+
+@dataclass(frozen=True)
+class Span:
+    """A text file, or its bytes from `start` up to `end`."""
+
+    path: Path
+    start: int = 0
+    end: int | None = None
+
+    def read(self) -> Iterator[str]:
+        """Yield the decoded text in chunks, with \\n as line end and without a byte-order mark."""
+        decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")(), translate=True)
+        position = self.start
+        try:
+            with self.path.open("rb") as file:
+                file.seek(position)
+                while True:
+                    raw = file.read(PIECE if self.end is None else min(PIECE, self.end - position))
+                    if b"\0" in raw:
+                        raise CrateError(f"{self.path} is not plain text (it has zero bytes); use text in UTF-8")
+                    text = decoder.decode(raw, final=not raw)
+                    yield text.removeprefix("\ufeff") if position == 0 else text
+                    position += len(raw)
+                    if not raw:
+                        return
+        except UnicodeDecodeError as error:
+            advice = "convert it, for example with iconv -f latin1 -t utf-8"
+            raise CrateError(f"{self.path} is not UTF-8 near byte {position + error.start}; {advice}") from error
+        except OSError as error:
+            raise CrateError(f"cannot read {self.path}: {error.strerror or error}") from error
+
+    def split_tail(self, share: float) -> tuple[Span, Span]:
+        """Split off the last `share` of the file: after a line, else after a space, else between characters."""
+        size = self.path.stat().st_size
+        target = int(size * (1 - share))
+        low = target - min(target, size - target, PIECE)  # search back no further than the tail is long
+        with self.path.open("rb") as file:
+            file.seek(low)
+            before = file.read(target - low + 1)
+        ends = [before[:-1].rfind(mark) + 1 for mark in (b"\n", b" ")]
+        cut = next((end for end in ends if end), target - low)
+        while 0 < cut < len(before) and before[cut] & 0xC0 == 0x80:  # within a character of several bytes
+            cut -= 1
+        return Span(self.path, 0, low + cut), Span(self.path, low + cut, None)
+
+
 class FileDocuments(Documents):
-    """Text files; see `text_files.SEPARATE` for what is a document in them."""
+    """Text files; `separate` (a key of `SEPARATE`) says what a document is."""
 
     def __init__(self, spans: Sequence[Span], separate: str) -> None:
         self.spans, self.separate = tuple(spans), separate
 
     def pieces(self) -> Iterator[Piece]:
         for span in self.spans:
-            yield from SEPARATE[self.separate](read_text(span))
+            yield from SEPARATE[self.separate](span.read())
 
     def key(self) -> str:
-        places = [[span.start, span.end] for span in self.spans]
-        return hashed(self.separate, places, file_key(span.path for span in self.spans))
+        bounds = [[span.start, span.end] for span in self.spans]
+        return hashed(self.separate, bounds, file_key(span.path for span in self.spans))
 
 
-class RowDocuments(Documents):
-    """A text column of a Hugging Face dataset or stream; rows without text are left out."""
-
-    def __init__(self, rows: Any, column: str, key: Callable[[], str | None]) -> None:
-        self.rows, self.column, self._key = rows, column, key
-
-    def pieces(self) -> Iterator[Piece]:
-        for batch in self.rows.select_columns([self.column]).iter(batch_size=_ROWS):
-            for text in batch[self.column]:
-                if isinstance(text, str):
-                    yield from in_memory(text)
-                elif text is not None:
-                    raise CrateError(f"column {self.column!r} holds {type(text).__name__}, not text: {text!r:.40}")
-
-    def key(self) -> str | None:
-        below = self._key()
-        return None if below is None else hashed(self.column, below)
+def text_pieces(text: str) -> Iterator[Piece]:
+    """Yield the pieces of a text in memory as one document."""
+    return _whole(text[start : start + PIECE] for start in range(0, len(text), PIECE))
 
 
-class SharedDocuments(Documents):
-    """One of the two parts of documents that are split by their number."""
+def _cut(text: str) -> Iterator[str]:
+    """Yield pieces of a long text until what is left is no longer than a piece; yield the rest last.
 
-    def __init__(self, documents: Documents, share: float, seed: int, held: bool) -> None:
-        self.documents, self.share, self.seed, self.held = documents, share, seed, held
-
-    def pieces(self) -> Iterator[Piece]:
-        places = held_places(self.share, self.seed)
-        place, number = next(places), 0
-        for text, end in self.documents.pieces():
-            if (number == place) is self.held:
-                yield text, end
-            number += end
-            while place < number:
-                place = next(places)
-
-    def key(self) -> str | None:
-        below = self.documents.key()
-        return None if below is None else hashed(below, self.share, self.seed, self.held)
-
-
-def held_places(share: float, seed: int) -> Iterator[int]:
-    """Numbers of the documents that are held out, ascending: one in every 1/share in a row, which one drawn by seed.
-
-    So a split needs neither the number of documents nor their order in memory, and no part of the text is left out.
+    A cut goes between a letter and the white space after it, where every byte-level BPE starts a new token, so that the
+    ids are those of the uncut text. Text without spaces is cut anywhere.
     """
-    start = 0
-    for turn in itertools.count():
-        end = math.ceil((turn + 1) / share - 1e-9)  # the turns are whole numbers long, as even as can be
-        draw = int.from_bytes(hashlib.sha256(f"{seed} {turn}".encode()).digest()[:4], "big")
-        yield start + draw * (end - start) // 2**32
-        start = end
+    while len(text) > PIECE:
+        ends = [match.end() for match in _WORD_END.finditer(text, max(PIECE - _WINDOW, 0), PIECE + 1)]
+        end = ends[-1] if ends else PIECE
+        yield text[:end]
+        text = text[end:]
+    yield text
+
+
+def _whole(chunks: Iterable[str]) -> Iterator[Piece]:
+    """Take all of a text as one document."""
+    rest = ""
+    for chunk in chunks:
+        *pieces, rest = _cut(rest + chunk)
+        yield from ((piece, False) for piece in pieces)
+    yield rest, True
+
+
+def _lines(chunks: Iterable[str]) -> Iterator[Piece]:
+    """Take every line as a document, blank ones too, as in the usual evaluation of WikiText."""
+    rest = ""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split("\n")
+        yield from ((line, True) for line in lines)
+        *pieces, rest = _cut(rest)
+        yield from ((piece, False) for piece in pieces)
+    if rest:
+        yield rest, True
+
+
+def _paragraphs(chunks: Iterable[str]) -> Iterator[Piece]:
+    """Take the text between blank lines as a document."""
+    rest, begun, new_line = "", False, True
+    for text, end in _lines(chunks):
+        if new_line and end and not text.strip():
+            if rest or begun:
+                yield rest.rstrip("\n"), True
+            rest, begun = "", False
+        else:
+            *pieces, rest = _cut(rest + text + "\n" * end)
+            yield from ((piece, False) for piece in pieces)
+            begun = begun or bool(pieces)
+        new_line = end
+    if rest or begun:
+        yield rest.rstrip("\n"), True
+
+
+SEPARATE = {"document": _whole, "line": _lines, "paragraph": _paragraphs}
+"""Ways to take the documents of a text file: the whole file, a line, a paragraph."""
 
 
 def file_key(paths: Iterable[Path]) -> str:
-    """Changes when a file is edited or replaced: path, size and dates of each."""
-    found = []
+    """Return a hash of the path, size and dates of files, which changes when one is edited or replaced."""
+    stats = []
     for path in paths:
         try:
-            about = path.stat()
+            stat = path.stat()
         except OSError as error:
             raise CrateError(f"cannot read {path}: {error.strerror or error}") from error
-        found.append([str(path.resolve()), about.st_size, about.st_mtime_ns, about.st_ctime_ns])
-    return hashed(found)
+        stats.append([str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns])
+    return hashed(stats)
 
 
 def hashed(*parts: Any) -> str:
-    """A hash of values that JSON can hold."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(json.dumps(part).encode() + b"\n")
-    return digest.hexdigest()
+    """Return a hash of values that JSON can hold."""
+    return hashlib.sha256("".join(json.dumps(part) + "\n" for part in parts).encode()).hexdigest()

@@ -1,159 +1,335 @@
-"""One way to name a dataset of labelled images: a built-in name, a path, or a hub id."""
+"""Open the splits of a dataset by short name, local path or hub id: images, text and labeled sentences."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import csv
+import gzip
+import itertools
+import os
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..errors import CrateError
-from .arrays import open_digits
-from .catalogue import BUILT_IN, KNOWN, Known, dataset_names
-from .columns import Encode, find_columns, label_names, label_values, names_of, undecoded
-from .hub import is_hub_id, local_path, open_hub
-from .local import open_local
-from .splits import HeldOut, choose_splits, stratified_split
+from ..errors import CrateError, unknown_name
+from .catalog import BUILT_IN_IMAGES, HUB_DATASETS, HubDataset, dataset_names, text_names
+from .documents import TEXT_SUFFIXES, file_key
 
-DIGITS_SEED, DIGITS_SHARE = 0, 0.2  # the one split of the built-in digits, whatever seed the run has
+Kind = Literal["images", "text", "sentences"]
+
+TABLES = {
+    ".parquet": "parquet", ".arrow": "arrow", ".jsonl": "json", ".ndjson": "json", ".json": "json", ".csv": "csv",
+    ".tsv": "csv",
+}  # fmt: skip
+"""Suffixes of tables, and the reader of `datasets` for each."""
+
+_READABLE: dict[str, tuple[str, ...]] = {
+    "images": (".parquet", ".arrow"),  # the tables that can hold images
+    "text": (*TABLES, *TEXT_SUFFIXES),
+    "sentences": tuple(TABLES),
+}
+_IMAGE_SUFFIXES = (
+    ".avif", ".bmp", ".gif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff",
+    ".webp",
+)  # fmt: skip
+_SPLIT_WORDS = {
+    "train": "train", "training": "train",
+    "test": "test", "testing": "test", "t10k": "test",
+    "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation", "eval": "validation",
+}  # fmt: skip
+_ABOUT = ("readme", "license", "dataset_info", "dataset_infos")  # files that describe a dataset
+_CSV = {"keep_default_na": False, "na_values": [""]}  # "None" and "NA" are words; only an empty cell is missing
+_OPTIONS: dict[str, dict[str, Any]] = {
+    ".csv": _CSV,
+    ".tsv": {**_CSV, "sep": "\t", "quoting": csv.QUOTE_NONE},  # GLUE's own files contain stray quotes
+}
 
 
-@dataclass(frozen=True)
-class ImageData:
-    """Labelled images, split, their classes known, their images not yet decoded."""
+class Splits(dict[str, Any]):
+    """Splits by name, each a `datasets.Dataset`, an `IterableDataset` or, for plain text, a list of files."""
 
-    name: str
-    """What the dataset was asked for by."""
-    train: Any
-    """Rows to learn from: `datasets.Dataset`, or `IterableDataset` when streaming."""
-    test: Any
-    """Rows to measure on, of the same kind."""
-    classes: tuple[str, ...]
-    """Class names; a row's label is an index into them."""
-    image_column: str
-    """Column with the image: `{"bytes", "path"}`, or nested lists of pixels."""
-    label_column: str
-    """Column with the class index."""
-    streaming: bool = False
-    """Whether rows are read as they come, without length or random access."""
+    def __init__(self, splits: Mapping[str, Any], version: Callable[[str], str | None] = lambda split: None) -> None:
+        super().__init__(splits)
+        self._version = version
+
+    def version(self, split: str) -> str | None:
+        """Return a hash that changes with the contents of a split, or None if that cannot be known."""
+        return getattr(self[split], "_fingerprint", None) or self._version(split)
 
 
-def load_images(
-    name: str,
-    *,
-    path: str | Path | None = None,
-    split_seed: int = 0,
-    test_share: float = 0.1,
-    streaming: bool = False,
-    image_column: str | None = None,
-    label_column: str | None = None,
-) -> ImageData:
-    """Open a dataset by a short name (`dataset_names()`), a local path, or a hub id `owner/name`, looked up in this
-    order; `./name` is always a path.
+def open_splits(name: str, *, kind: Kind, path: str | Path | None = None, streaming: bool = False) -> Splits:
+    """Open a dataset by a short name, a local path or a hub id `owner/name`, looked up in this order.
 
-    `path` says where the files of a known dataset lie, so that its class names are kept without the hub. Where there
-    is a single split, `test_share` of every class is held out by `split_seed` (1 makes every row a test row, to
-    measure a trained model); streams are split by a hash of each image instead, not by class.
+    `path` is where the files of a known dataset are, if they are not to come from the hub. `./name` is always a path.
+    Splits are called train, validation and test.
     """
-    if not 0 < test_share <= 1:
-        raise CrateError(f"test_share must lie in (0, 1], not {test_share}")
-    known = KNOWN.get(name)
-    if path is not None and known is None:
-        raise CrateError(f"path goes with {', '.join(KNOWN)}, not with {name!r}; give the path itself as the name")
-    if name in BUILT_IN:
-        digits = open_digits()
-        splits = {"train": digits.to_iterable_dataset(num_shards=8) if streaming else digits}
-        split_seed, test_share = DIGITS_SEED, (1 if test_share == 1 else DIGITS_SHARE)
-    else:
-        splits = _open(name, path, known, streaming)
-    train, test = choose_splits(splits)
-    hints = (known.image, known.label) if known else (None, None)
-    image, label = find_columns(name, train, image_column, label_column, hints)
-    if test is not None:
-        find_columns(f"the test split of {name}", test, image, label, hints)
-    if streaming and known is None and label_names(train, label) is None and is_hub_id(name):
-        raise CrateError(
-            f"{name} carries no class names, and a hub stream is too long to look; use it without streaming"
-        )
-    prepare = _prepare_stream if streaming else _prepare_rows
-    classes = known.class_names if known else None
-    train, test, classes = prepare(name, train, test, image, label, classes, test_share, split_seed)
-    if len(classes) < 2:
-        raise CrateError(
-            f"{name} has one class only ({', '.join(classes) or 'none'}); classification needs two or more"
-        )
-    return ImageData(name, train, test, classes, image, label, streaming)
-
-
-def _open(name: str, path: str | Path | None, known: Known | None, streaming: bool) -> dict[str, Any]:
+    known = HUB_DATASETS[kind]
     if path is not None:
-        return open_local(Path(path).expanduser(), streaming)
-    if known is not None:
-        splits = {"train": known.train, **({"test": known.test} if known.test else {})}
-        return open_hub(name, known.hub, streaming, splits=splits)
-    local = local_path(name, dataset_names())
-    return open_hub(name, name, streaming) if local is None else open_local(local, streaming)
+        if name not in known:
+            raise CrateError(f"`path` is for {', '.join(known)}, not for {name!r}; use the path itself as the name")
+        return _open_local(Path(path).expanduser(), kind, streaming)
+    if name == BUILT_IN_IMAGES and kind == "images":
+        digits = _open_digits()
+        return Splits({"train": digits.to_iterable_dataset(num_shards=8) if streaming else digits})
+    if name in known:
+        return _open_hub(name, known[name], streaming)
+    local = Path(name).expanduser()
+    if local.exists():
+        return _open_local(local, kind, streaming)
+    if is_hub_id(name):
+        return _open_hub(name, HubDataset(name), streaming)
+    if "/" in name or "\\" in name or local.suffix or name.startswith("~"):
+        raise CrateError(f"no such file or folder: {local}")
+    raise unknown_name("dataset", name, {"images": dataset_names(), "text": text_names()}.get(kind, [*known]))
 
 
-def _prepare_rows(
-    name: str, train: Any, test: Any, image: str, label: str, known: tuple[str, ...] | None, share: float, seed: int
-) -> tuple[Any, Any, tuple[str, ...]]:
-    """Labels as indices (checked, every one), one tuple of classes, both splits there."""
-    values = label_values(name, train, label)
-    if len(values) == 0:
-        raise CrateError(f"{name} has no training rows")
-    classes, index = label_names(train, label) or known, None
-    if classes is None:
-        classes, index = names_of(name, values)
-    code = Encode(name, label, classes, index)
-    train, labels = _recode(train, image, label, classes, code.array(values))
-    if len(np.unique(labels)) < 2:
-        only = classes[int(labels[0])]
-        raise CrateError(f"{name} has one class only ({only!r}); classification needs two or more")
-    if test is None and share == 1:
-        return train.select([]), train, classes
-    if test is None:
-        here, held = stratified_split(labels, share, seed)
-        if len(held) == 0:
-            raise CrateError(f"{name} has one row per class: none can be held out for testing; give a test split")
-        return train.select(here), train.select(held), classes
-    if (label_names(test, label) or classes) != classes:
-        raise CrateError(f"{name} names its classes differently in training and test (column {label!r})")
-    code.source = f"the test split of {name}"
-    test, codes = _recode(test, image, label, classes, code.array(label_values(code.source, test, label)))
-    unseen = np.setdiff1d(codes, labels)
-    if len(unseen):
-        raise CrateError(f"{code.source} has class {classes[int(unseen[0])]!r}, which no training row has")
-    if len(codes) == 0:
-        raise CrateError(f"{code.source} has no rows")
-    return train, test, classes
+def is_hub_id(name: str) -> bool:
+    """Return whether a name can only be `owner/name` on the hub."""
+    is_file = Path(name).exists() or Path(name).suffix in (*TABLES, ".txt", ".md")
+    return bool(re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name)) and not is_file
 
 
-def _recode(rows: Any, image: str, label: str, classes: tuple[str, ...], codes: Any) -> tuple[Any, Any]:
+def choose_splits(splits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the splits `train` and `test`, which may be called validation; a lone split is for training."""
+    if "train" not in splits:
+        return {"train": next(iter(splits.values()))}
+    held = [splits[split] for split in ("test", "validation") if split in splits]
+    return {"train": splits["train"], **({"test": held[0]} if held else {})}
+
+
+def check_share(name: str, share: float) -> None:
+    """Refuse a share that is outside (0, 1]."""
+    if not 0 < share <= 1:
+        raise CrateError(f"`{name}` must lie in (0, 1] (got {share})")
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _open_hub(name: str, source: HubDataset, streaming: bool) -> Splits:
     import datasets
 
-    if label_names(rows, label) is None:
-        feature = datasets.ClassLabel(names=list(classes))
-        rows = rows.remove_columns([label]).add_column(label, codes, feature=feature)
-    return undecoded(rows.select_columns([image, label]), image), codes
+    chosen = (source.id,) if source.config is None else (source.id, source.config)
+    load = partial(datasets.load_dataset, *chosen, streaming=streaming)
+    try:
+        splits = load() if source.splits is None else {own: load(split=hub) for own, hub in source.splits.items()}
+        return Splits(splits, partial(_hub_version, source))
+    except Exception as error:  # no network, unknown, gated or damaged: the advice is the same
+        problem = f"{name!r} is not a local path and cannot be loaded from the hub"
+        if name != source.id:
+            problem = f"cannot load {name!r} ({source.id} on the Hugging Face hub)"
+        raise CrateError(f"{problem}; use the path of a local copy [{first_line(error)}]") from error
 
 
-def _prepare_stream(
-    name: str, train: Any, test: Any, image: str, label: str, known: tuple[str, ...] | None, share: float, seed: int
-) -> tuple[Any, Any, tuple[str, ...]]:
-    """As `_prepare_rows`; labels are checked as rows come by, and read once where they alone tell the classes."""
-    classes, index = label_names(train, label) or known, None
-    if classes is None:
-        seen = {row[label] for row in train.select_columns([label])}
-        if None in seen:
-            raise CrateError(f"{name} has rows without a label in column {label!r}")
-        classes, index = names_of(name, np.array(sorted(seen)))
-    code = Encode(name, label, classes, index)
-    streams = [undecoded(rows.select_columns([image, label]), image) for rows in (train, test) if rows is not None]
-    if label_names(train, label) is None:
-        streams = [rows.map(code) for rows in streams]
-    if len(streams) == 2:
-        return streams[0], streams[1], classes
-    held = [streams[0].filter(HeldOut(image, share, seed, keep)) for keep in (False, True)]
-    return held[0], held[1], classes
+def _hub_version(source: HubDataset, split: str) -> str | None:
+    """Return the commit that a stream comes from, or None if the hub cannot be asked."""
+    from huggingface_hub import HfApi
+
+    try:
+        revision = HfApi().dataset_info(source.id).sha
+    except Exception:  # without it, the text is only tokenized again
+        return None
+    return f"{source.id} {source.config} {split} {revision}" if revision else None
+
+
+def _open_local(path: Path, kind: Kind, streaming: bool) -> Splits:
+    opened = None
+    if path.is_file():
+        if kind != "text" and path.suffix.lower() not in _READABLE[kind]:
+            raise CrateError(f"cannot read {path} as {kind}; use a folder or one of {' '.join(_READABLE[kind])}")
+        files = {"train": [path]}
+    elif not path.is_dir():
+        raise CrateError(f"no such file or folder: {path}")
+    elif (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
+        opened = _open_saved(path)
+    elif kind == "images" and any("idx3-ubyte" in file.name or "idx1-ubyte" in file.name for file in path.iterdir()):
+        opened = _open_idx(path)
+    else:
+        files = _find_files(path, kind)
+        opened = _open_class_folders(path) if kind == "images" and not files else None
+    if opened is None:
+        is_text = next(iter(files.values()))[0].suffix.lower() not in TABLES
+        return Splits(files if is_text else _open_tables(files, streaming), lambda split: file_key(files[split]))
+    if streaming and kind == "images":
+        shards = {split: min(64, max(len(dataset), 1)) for split, dataset in opened.items()}
+        opened = {split: dataset.to_iterable_dataset(shards[split]) for split, dataset in opened.items()}
+    return Splits(opened)
+
+
+def _open_saved(path: Path) -> dict[str, Any]:
+    import datasets
+
+    try:
+        saved = datasets.load_from_disk(str(path))
+    except Exception as error:  # a damaged file can raise anything; the advice is the same
+        raise CrateError(f"cannot read the saved dataset {path}: {first_line(error)}") from error
+    return dict(saved) if isinstance(saved, datasets.DatasetDict) else {"train": saved}
+
+
+def _open_tables(files: Mapping[str, Sequence[Path]], streaming: bool) -> dict[str, Any]:
+    import datasets
+
+    suffixes = {path.suffix.lower() for paths in files.values() for path in paths}
+    kinds = [suffix for suffix in TABLES if suffix in suffixes]
+    if len(kinds) > 1:
+        raise CrateError(f"{next(iter(files.values()))[0].parent} mixes {' and '.join(kinds)} files; keep one type")
+    options, splits = _OPTIONS.get(kinds[0], {}), {}
+    for split, paths in files.items():  # one by one: loaded together, all would get the first file's class names
+        names = [str(path) for path in paths]
+        try:
+            splits[split] = datasets.load_dataset(
+                TABLES[kinds[0]], data_files=names, split="train", streaming=streaming, **options
+            )
+        except Exception as error:  # a damaged file can raise anything; the advice is the same
+            raise CrateError(f"cannot read {', '.join(names)}: {first_line(error.__cause__ or error)}") from error
+    return splits
+
+
+def _find_files(folder: Path, kind: Kind) -> dict[str, list[Path]]:
+    """Return the tables, or the plain text files, of a folder by split.
+
+    `datasets` can infer splits too, but it silently leaves out files whose names say nothing and has no word for
+    `t10k`, GLUE's two validation sets or a folder of documents of which one is called `test-driven.md`.
+    """
+    files = [Path(file) for file in _files_below(folder, _READABLE[kind])]
+    files = [file for file in files if file.stem.lower() not in _ABOUT] or files
+    if not files:
+        if kind == "images":
+            return {}
+        raise CrateError(f"no {kind} below {folder}; known file types are {' '.join(_READABLE[kind])}")
+    tables = [file for file in files if file.suffix.lower() in TABLES]
+    if tables and len(tables) < len(files):
+        text = next(file for file in files if file not in tables)
+        raise CrateError(f"{folder} has a table, {tables[0].name}, and plain text, {text.name}; name the file to read")
+    words = [_split_word(folder, file, kind) for file in files]
+    if not tables:  # names of documents tell splits only if all of them do, or if one is just called train
+        plain = any("train" in (file.stem.lower(), *file.relative_to(folder).parts[:-1]) for file in files)
+        words = words if plain or (all(words) and "train" in words) else [None] * len(files)
+    if None in words and len({*words}) > 1:
+        unknown = files[words.index(None)]
+        raise CrateError(f"cannot tell the split of {unknown}; put train, validation or test in its name")
+    splits: dict[str, list[Path]] = {}
+    for word, file in zip(words, files, strict=True):
+        splits.setdefault(word or "train", []).append(file)
+    return {split: paths for split, paths in splits.items() if not split.startswith("test_")}  # GLUE's have no labels
+
+
+def _split_word(folder: Path, file: Path, kind: Kind) -> str | None:
+    """Return the split that the name of a file, or of a folder it is in, tells."""
+    words = re.split(r"[^a-z0-9]+", str(file.relative_to(folder)).lower())
+    split = next((_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS), None)
+    part = next((word for word in ("mismatched", "matched") if word in file.stem.lower()), None)
+    return f"{split}_{part}" if split and part and kind == "sentences" else split
+
+
+def _files_below(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+    """Return the paths of files with one of the suffixes in a fixed order, without hidden ones."""
+    paths = []
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        names = sorted(name for name in files if not name.startswith(".") and name.lower().endswith(suffixes))
+        paths += [os.path.join(parent, name) for name in names]
+    return paths
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _open_class_folders(root: Path) -> dict[str, Any]:
+    """Open folders `[split/]class/…/image`.
+
+    The `imagefolder` reader of `datasets` is not used, because it names classes after the innermost folder and merges
+    those of all splits, so that a class without training images goes unnoticed.
+    """
+    splits = {_SPLIT_WORDS[sub.name.lower()]: sub for sub in _subfolders(root) if sub.name.lower() in _SPLIT_WORDS}
+    if "train" not in splits or not _subfolders(splits["train"]):  # no splits, or "train" is itself a class
+        splits = {"train": root}
+    names = [sub.name for sub in _subfolders(splits["train"])]
+    return {split: _open_classes(folder, names) for split, folder in splits.items()}
+
+
+def _open_classes(root: Path, names: list[str]) -> Any:
+    images = {folder: _files_below(folder, _IMAGE_SUFFIXES) for folder in _subfolders(root)}
+    if not images:
+        loose = _files_below(root, _IMAGE_SUFFIXES)
+        advice = "put the images of each class into a folder of their own" if loose else "it has no images either"
+        raise CrateError(f"{root} has no class folders; {advice}")
+    if not any(images.values()):
+        raise CrateError(f"no images below {root}; known file types are {' '.join(_IMAGE_SUFFIXES)}")
+    for folder, files in images.items():
+        if not files:
+            raise CrateError(f"class folder {folder} has no images; fill it or remove it")
+        if folder.name not in names:
+            raise CrateError(f"{root} has class {folder.name!r}, which the training folder does not have")
+    labels = (label for folder, files in images.items() for label in [names.index(folder.name)] * len(files))
+    return image_dataset(itertools.chain.from_iterable(images.values()), labels, names)
+
+
+def _read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Read the array of an idx file: magic number, one big-endian size per dimension, then the bytes."""
+    header, magic = struct.Struct(f">{1 + dimensions}I"), 0x800 + dimensions  # 8 stands for unsigned bytes
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        actual, *shape = header.unpack_from(raw)
+        if actual != magic:
+            raise ValueError(f"magic number {actual:#010x}, expected {magic:#010x}")
+        return np.frombuffer(raw, np.uint8, offset=header.size).reshape(shape)
+    except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
+        raise CrateError(f"cannot read {path} as an idx file: {error}; download it again") from error
+
+
+def _idx_file(folder: Path, prefix: str, kind: str) -> Path | None:
+    stem, end = f"{prefix}-{kind}", {"images": "idx3-ubyte", "labels": "idx1-ubyte"}[kind]
+    paths = (folder / f"{stem}{joint}{end}{packed}" for joint in "-." for packed in ("", ".gz"))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _open_idx(folder: Path) -> dict[str, Any]:
+    """Return the splits of a folder with `train-images-idx3-ubyte[.gz]`, `train-labels-idx1-ubyte[.gz]`, `t10k-…`."""
+    splits = {}
+    for prefix, split in (("train", "train"), ("t10k", "test"), ("test", "test")):
+        images, labels = _idx_file(folder, prefix, "images"), _idx_file(folder, prefix, "labels")
+        if images is None and labels is None:
+            continue
+        if images is None or labels is None:
+            missing = f"{prefix}-images-idx3-ubyte" if images is None else f"{prefix}-labels-idx1-ubyte"
+            raise CrateError(f"{folder} has no {missing}[.gz] beside {(images or labels).name}")  # type: ignore[union-attr]
+        pixels, classes = _read_idx(images, 3), _read_idx(labels, 1)
+        if len(pixels) != len(classes):
+            raise CrateError(f"{images} has {len(pixels)} images, but {labels.name} has {len(classes)} labels")
+        splits[split] = _gray_images(pixels, classes)
+    if "train" not in splits:
+        raise CrateError(f"{folder} has no train-images-idx3-ubyte[.gz]")
+    return splits
+
+
+def image_dataset(images: Iterable[bytes | str], labels: Iterable[int], names: Sequence[str] | None = None) -> Any:
+    """Return a dataset of images, each the content or the path of a file, with class names if there are any."""
+    import datasets
+
+    label = datasets.Value("int64") if names is None else datasets.ClassLabel(names=[*names])
+    features = datasets.Features({"image": datasets.Image(decode=False), "label": label})
+    return datasets.Dataset.from_dict({"image": [*images], "label": [*labels]}, features=features)
+
+
+def _gray_images(pixels: NDArray[np.uint8], labels: NDArray[Any]) -> Any:
+    """Return a dataset of gray images (n, height, width), stored as PGM: a header before the raw bytes."""
+    header = b"P5 %d %d 255\n" % (pixels.shape[2], pixels.shape[1])
+    return image_dataset((header + image.tobytes() for image in pixels), labels.tolist())
+
+
+def _open_digits() -> Any:
+    """Return scikit-learn's 1,797 handwritten digits of 8×8 pixels, their 17 gray levels scaled to 0…255."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return _gray_images(np.rint(bunch.images * (255 / 16)).astype(np.uint8), bunch.target)

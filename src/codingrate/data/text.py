@@ -1,35 +1,38 @@
-"""One way to name a text: a built-in name, text files, tables with a text column, or a hub id."""
+"""Running text by name, path or hub id: a built-in text, text files, tables with a text column."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
+from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from ..errors import CrateError, unknown_name
-from .documents import Documents, FileDocuments, SharedDocuments, TextDocuments
-from .pydoc_topics import pydoc_topics
-from .splits import choose_splits
-from .text_files import SEPARATE, tail
-from .text_sources import BUILT_IN_TEXT, KNOWN_TEXTS, open_text
+from .catalog import BUILT_IN_TEXT, TEXTS
+from .columns import find_text_column
+from .documents import SEPARATE, Documents, DocumentSplit, FileDocuments, RowDocuments, Span, TextDocuments
+from .sources import Splits, check_share, choose_splits, open_splits
+
+PYDOC_SHARE = 0.1  # share of the built-in text that is held out
 
 
 @dataclass(frozen=True)
 class TextData:
-    """Text to learn from and to measure on, not yet read."""
+    """Documents for training and validation, not yet read."""
 
     name: str
-    """What the text was asked for by."""
     train: Documents
-    """Documents to learn from."""
     validation: Documents
-    """Documents to measure on while learning."""
     text_column: str | None
     """Column of a table that holds the text; None for text files."""
     streaming: bool = False
-    """Whether the rows of a table or of the hub are read as they come, without a copy on disk."""
+    """Whether tables or the hub are read as a stream, without a copy on disk."""
     test: Documents | None = None
-    """Documents to measure on in the end, where the source has them beside those for validation."""
+    """Documents for the final evaluation, if the source has them besides those for validation."""
 
 
 def load_text(
@@ -42,60 +45,99 @@ def load_text(
     split_seed: int = 0,
     streaming: bool = False,
 ) -> TextData:
-    """Open a text by a short name (`text_names()`), a local path, or a hub id `owner/name`, looked up in this order.
+    """Open a text by a short name (`text_names()`), a local path or a hub id `owner/name`, looked up in this order.
 
-    `path` says where the files of a known text lie. A text file is one document, or holds one per `line` or
-    `paragraph` (`separate`); a row of a table is one. Files called train, valid and test are the splits. Where there is
-    one split only, `validation_share` (0.05) of its documents are held out by `split_seed`, and of fewer than
-    1/share text files the last part of each; a share of 1 makes all of it validation, to measure a trained model. The
-    built-in `pydoc` has one split of its own. Text files are always read as they come; `streaming` is for tables and
-    the hub, where a single split is then read once for each of the two parts.
+    `path` is where the files of a known text are. A text file is one document, or one per `line` or `paragraph`
+    (`separate`); a row of a table is one document. Files named train, valid and test are the splits. If there is a
+    single split, `validation_share` of its documents (default 0.05) is held out by `split_seed`; of fewer than 1/share
+    text files, the end of each is held out instead. A share of 1 makes everything validation, to evaluate a trained
+    model. The built-in `pydoc` has a fixed split. Text files are never copied; `streaming` is for tables and the hub,
+    and reads a single split once for each of its two parts.
     """
     if separate not in SEPARATE:
         raise unknown_name("way to separate documents", separate, SEPARATE)
-    if validation_share is not None and not 0 < validation_share <= 1:
-        raise CrateError(f"validation_share must lie in (0, 1], not {validation_share}")
-    if path is not None and name not in KNOWN_TEXTS:
-        known = ", ".join(KNOWN_TEXTS)
-        raise CrateError(f"path goes with {known}, not with {name!r}; give the path itself as the name")
-    if name == BUILT_IN_TEXT:
+    if validation_share is not None:
+        check_share("validation_share", validation_share)
+    if name == BUILT_IN_TEXT and path is None:
         train, validation = map(TextDocuments, pydoc_topics())
         if validation_share == 1:
             train, validation = TextDocuments([]), TextDocuments([*train.texts, *validation.texts])
         return TextData(name, train, validation, None)
-    splits, column = open_text(name, path, text_column, separate, streaming)
+    opened = open_splits(name, kind="text", path=path, streaming=streaming)
+    splits, column = _documents(name, opened, text_column, separate)
     for split, documents in splits.items():
         if not any(text.strip() for text, _ in documents.pieces()):
             raise CrateError(f"{name} has no text in its {split} split" if len(splits) > 1 else f"{name} has no text")
-    lone, held = choose_splits(splits)
-    if held is not None:
+    parts = choose_splits(splits)
+    if "test" in parts:
         test = splits.get("test") if "validation" in splits else None
-        return TextData(name, lone, splits.get("validation", held), column, streaming, test)
-    share = validation_share or (KNOWN_TEXTS[name].share if name in KNOWN_TEXTS else 0.05)
-    return TextData(name, *_hold_out(name, lone, share, split_seed), column, streaming)
+        return TextData(name, parts["train"], splits.get("validation", parts["test"]), column, streaming, test)
+    share = validation_share or (TEXTS[name].validation_share if name in TEXTS else 0.05)
+    return TextData(name, *_hold_out(name, parts["train"], share, split_seed), column, streaming)
+
+
+def _documents(name: str, opened: Splits, column: str | None, separate: str) -> tuple[dict[str, Documents], str | None]:
+    """Return the documents by split, and the column that holds them."""
+    if all(isinstance(files, list) for files in opened.values()):
+        if column is not None:
+            raise CrateError(f"`text_column` is for tables (got {column!r}), but {name} is plain text; leave it out")
+        return {split: FileDocuments([*map(Span, files)], separate) for split, files in opened.items()}, None
+    for split, dataset in opened.items():
+        column = find_text_column(name if len(opened) == 1 else f"the {split} split of {name}", dataset, column)
+    rows = {split: RowDocuments(opened[split], str(column), partial(opened.version, split)) for split in opened}
+    return dict(rows), column
 
 
 def _hold_out(name: str, documents: Documents, share: float, seed: int) -> tuple[Documents, Documents]:
     if share == 1:
         return TextDocuments([]), documents
     if isinstance(documents, FileDocuments) and documents.separate == "document" and len(documents.spans) < 1 / share:
-        parts = [tail(span, share) for span in documents.spans]
+        parts = [span.split_tail(share) for span in documents.spans]
         train, validation = (FileDocuments([part[side] for part in parts], "document") for side in (0, 1))
         if not any(text.strip() for text, _ in train.pieces()):
-            raise CrateError(f"{name} is too short to hold a part out; give more text, or a validation file")
+            raise CrateError(f"{name} is too short to hold a part out; add more text or a validation file")
         return train, validation
-    count = _count(documents, math.ceil(1 / share))
+    ends = (end for _, end in documents.pieces() if end)
+    count = sum(islice(ends, math.ceil(1 / share)))  # no need to count further
     if count == 1:
-        raise CrateError(f"{name} has one document only, so none can be held out; give a validation file")
+        raise CrateError(f"{name} has only one document, so none can be held out; add a validation file")
     share = max(share, 1 / count)
-    return SharedDocuments(documents, share, seed, False), SharedDocuments(documents, share, seed, True)
+    return DocumentSplit(documents, share, seed, held=False), DocumentSplit(documents, share, seed, held=True)
 
 
-def _count(documents: Documents, enough: int) -> int:
-    """How many documents there are, counting no further than `enough`."""
-    count = 0
-    for _, end in documents.pieces():
-        count += end
-        if count == enough:
-            break
-    return count
+def pydoc_topics() -> tuple[list[str], list[str]]:
+    """Return the topics of Python's `help()`, chapters of the language reference, for training and validation.
+
+    Some topics are sections of others (`if` of `compound`), so topics that share a paragraph stay in one split: no
+    validation text was seen in training. The split depends on the names only, so that versions of Python, whose texts
+    differ a little, agree.
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        advice = "install its standard library or use another text"
+        raise CrateError(f"this Python comes without pydoc_data; {advice}") from error
+    budget = PYDOC_SHARE * sum(map(len, topics.values()))
+    held: set[str] = set()
+    for group in sorted(_connected(topics), key=lambda group: hashlib.sha256(min(group).encode()).hexdigest()):
+        size = sum(len(topics[name]) for name in group)
+        if size <= budget:
+            held |= group
+            budget -= size
+    names = sorted(topics)
+    return [topics[name] for name in names if name not in held], [topics[name] for name in names if name in held]
+
+
+def _connected(topics: dict[str, str]) -> list[set[str]]:
+    """Return groups of topics that share paragraphs; short ones such as "See also:" do not count."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for name, text in topics.items():
+        for paragraph in re.split(r"\n\s*\n", text):
+            words = " ".join(paragraph.split())
+            if len(words) >= 60:
+                users[words].add(name)
+    groups = {name: {name} for name in topics}
+    for sharing in users.values():
+        joined = set().union(*(groups[name] for name in sharing))
+        groups.update(dict.fromkeys(joined, joined))
+    return list({id(group): group for group in groups.values()}.values())

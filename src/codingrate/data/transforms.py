@@ -1,20 +1,89 @@
-"""Augmentation in batches, on the device the model is on, by kornia; evaluation is normalisation alone."""
+"""Cropping, image by image in the loader's workers, and augmentation, batch by batch on the device (kornia)."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
-from .augment import Augment
-from .views import Views, view_augments
+from .augment import Augment, Views, view_augments
+
+_TRIES = 10  # random boxes drawn before the center is taken
+
+
+def sample_generator(seed: int, epoch: int, key: int) -> np.random.Generator:
+    """Return the generator of one image in one epoch, which no worker, batch or restart changes."""
+    return np.random.default_rng((seed, epoch, key))
+
+
+def random_box(
+    width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float], generator: np.random.Generator
+) -> tuple[int, int, int, int]:
+    """Return left, top, right, bottom of a random resized crop.
+
+    The area is uniform in `scale`, the log of width/height uniform in `ratio`. If none of ten boxes fits, the result is
+    the largest centered box with an allowed ratio.
+    """
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    for area, shape, x, y in generator.random((_TRIES, 4)).tolist():
+        target = width * height * (scale[0] + (scale[1] - scale[0]) * area)
+        aspect = math.exp(low + (high - low) * shape)
+        w, h = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = int(x * (width - w + 1)), int(y * (height - h + 1))
+            return left, top, left + w, top + h
+    w = min(width, round(height * ratio[1]))
+    h = min(height, round(width / ratio[0]))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def _center_crop(image: Image.Image, augment: Augment) -> Image.Image:
+    """Resize the short side to `size · ratio` and cut the middle square; round down, as image processors do."""
+    size, (width, height) = augment.image_size, image.size
+    short = max(round(size * augment.evaluation_ratio), size)
+    width, height = (short, int(height * short / width)) if width <= height else (int(width * short / height), short)
+    left, top = (width - size) // 2, (height - size) // 2
+    return _resize(image, width, height, augment).crop((left, top, left + size, top + size))
+
+
+def _resize(image: Image.Image, width: int, height: int, augment: Augment) -> Image.Image:
+    if image.size == (width, height):
+        return image
+    return image.resize((width, height), Image.Resampling[augment.interpolation.upper()])
+
+
+def crop_for_evaluation(image: Image.Image, augment: Augment) -> Image.Image:
+    """Return the crop of an image on which models are evaluated."""
+    if augment.evaluation_crop == "center":
+        return _center_crop(image, augment)
+    return _resize(image, augment.image_size, augment.image_size, augment)
+
+
+def crop_for_training(image: Image.Image, augment: Augment, generator: np.random.Generator) -> Image.Image:
+    """Return a training crop of an image, random unless `augment.crop` is `center` or `resize`."""
+    size = augment.image_size
+    if augment.crop == "random-resized":
+        box = random_box(*image.size, augment.crop_scale, augment.crop_ratio, generator)
+        return image.crop(box).resize((size, size), Image.Resampling[augment.interpolation.upper()])
+    if augment.crop == "center":
+        return _center_crop(image, augment)
+    image = _resize(image, size, size, augment)
+    if augment.crop == "pad" and augment.crop_padding:
+        span = 2 * augment.crop_padding + 1
+        left, top = (int(value * span) - augment.crop_padding for value in generator.random(2).tolist())
+        return image.crop((left, top, left + size, top + size))  # PIL fills with black outside the image
+    return image
 
 
 class BatchAugment(nn.Module):
-    """uint8 images (batch, channels, height, width) in 0…255 to normalised floats, augmented in training mode."""
+    """Turn uint8 images (batch, channels, height, width) into normalized floats; augment them in training mode."""
 
     mean: Tensor
     std: Tensor
@@ -25,12 +94,16 @@ class BatchAugment(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
         self.operations = nn.ModuleList(_operations(augment))
-        self.erase = _erasing(augment)
+        self.erase: nn.Module | None = None
+        if augment.erase:
+            from kornia.augmentation import RandomErasing
+
+            self.erase = RandomErasing(value=0.0, p=augment.erase)  # after normalization, where zero is the mean
 
     def forward(self, images: Tensor, seed: int | None = None) -> Tensor:
-        """With a `seed` the same images come out bit for bit the same, and the global generators are left alone."""
+        """Return normalized images; a `seed` makes them reproducible and leaves the global generators alone."""
         if images.dtype != torch.uint8:
-            raise TypeError(f"BatchAugment takes uint8 pixels in 0…255, not {images.dtype}")
+            raise TypeError(f"BatchAugment takes uint8 pixels in 0…255 (got {images.dtype})")
         pixels = images.to(self.mean.dtype).div_(255)
         if not self.training or len(pixels) == 0:
             return pixels.sub_(self.mean).div_(self.std)
@@ -42,10 +115,10 @@ class BatchAugment(nn.Module):
 
 
 class ViewAugment(nn.Module):
-    """uint8 views of images, a tensor (views, batch, channels, side, side) for each size, to normalised floats.
+    """Turn uint8 views of images, one tensor (views, batch, channels, side, side) per size, into normalized floats.
 
-    The first global view, the second and the local ones each have an augmentation of their own. All local views pass
-    through theirs as one batch, in which every image still draws for itself.
+    The first global view, the second and the local views have one augmentation each. All local views go through theirs
+    as a single batch, in which every image still draws its own operations.
     """
 
     def __init__(self, augment: Augment, views: Views) -> None:
@@ -55,12 +128,12 @@ class ViewAugment(nn.Module):
         self.local = BatchAugment(local)
 
     def forward(self, views: Sequence[Tensor], seed: int | None = None) -> list[Tensor]:
-        """With a `seed` the same views come out bit for bit the same, and the global generators are left alone."""
+        """Return normalized views; a `seed` makes them reproducible and leaves the global generators alone."""
         seeds = [None] * 3 if seed is None else [3 * seed + kind for kind in range(3)]  # no two views share a seed
-        shown = [torch.stack([self.globals[kind](views[0][kind], seeds[kind]) for kind in range(2)])]
+        augmented = [torch.stack([self.globals[kind](views[0][kind], seeds[kind]) for kind in range(2)])]
         for group in views[1:]:
-            shown.append(self.local(group.flatten(0, 1), seeds[2]).unflatten(0, group.shape[:2]))
-        return shown
+            augmented.append(self.local(group.flatten(0, 1), seeds[2]).unflatten(0, group.shape[:2]))
+        return augmented
 
 
 @contextlib.contextmanager
@@ -69,64 +142,45 @@ def _seeded(seed: int | None, device: torch.device) -> Iterator[None]:
         yield
         return
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(seed)  # where kornia draws, whatever the device
+        torch.default_generator.manual_seed(seed)  # kornia draws from it on every device
         if device.type == "cuda":
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
 
 
-def _operations(augment: Augment) -> list[nn.Module]:
-    if not _wants_kornia(augment):
-        return []
-    import kornia.augmentation as K
+def _operations(augment: Augment) -> Iterator[nn.Module]:
+    zoom, shift, kernel = augment.affine_scale, augment.affine_translate, max(3, augment.image_size // 10 | 1)
+    affine = 1.0 if augment.affine_degrees or shift or zoom else None
+    table: tuple[tuple[str, tuple[Any, ...], float | None], ...] = (  # kornia's operation, arguments, probability
+        ("RandomHorizontalFlip", (), augment.flip or None),
+        ("RandomAffine", (augment.affine_degrees, (shift, shift), (1 - zoom, 1 + zoom)), affine),
+        ("RandAugment", augment.rand_augment or (), augment.rand_augment and 1.0),
+        ("ColorJitter", augment.jitter or (), augment.jitter and augment.jitter_probability),
+        ("RandomGrayscale", (), augment.grayscale or None),
+        ("RandomGaussianBlur", ((kernel, kernel), (0.1, 2.0)), augment.blur or None),
+        ("RandomSolarize", ((0.5, 0.5), (0.0, 0.0)), augment.solarize or None),
+    )
+    for name, arguments, probability in table:
+        if probability is not None:
+            import kornia.augmentation as K  # only where it is needed
 
-    found: list[nn.Module] = []
-    if augment.flip:
-        found.append(K.RandomHorizontalFlip(p=augment.flip))
-    if augment.affine_degrees or augment.affine_translate or augment.affine_scale:
-        zoom, shift = augment.affine_scale, augment.affine_translate
-        found.append(K.RandomAffine(augment.affine_degrees, (shift, shift), (1 - zoom, 1 + zoom), p=1.0))
-    if augment.rand_augment:
-        found.append(RandAugment(*augment.rand_augment))
-    if augment.jitter:
-        found.append(K.ColorJitter(*augment.jitter, p=augment.jitter_probability))
-    if augment.grayscale:
-        found.append(K.RandomGrayscale(p=augment.grayscale))
-    if augment.blur:
-        kernel = max(3, augment.image_size // 10 | 1)
-        found.append(K.RandomGaussianBlur((kernel, kernel), (0.1, 2.0), p=augment.blur))
-    if augment.solarize:
-        found.append(K.RandomSolarize(thresholds=(0.5, 0.5), additions=(0.0, 0.0), p=augment.solarize))
-    return found
-
-
-def _wants_kornia(augment: Augment) -> bool:
-    names = "flip affine_degrees affine_translate affine_scale rand_augment jitter grayscale blur solarize"
-    return any(getattr(augment, name) for name in names.split())
-
-
-def _erasing(augment: Augment) -> nn.Module | None:
-    if not augment.erase:
-        return None
-    import kornia.augmentation as K
-
-    return K.RandomErasing(value=0.0, p=augment.erase)  # after normalisation, so that zero is the mean
+            yield RandAugment(*arguments) if name == "RandAugment" else getattr(K, name)(*arguments, p=probability)
 
 
 class RandAugment(nn.Module):
     """RandAugment (Cubuk et al., 2020): n operations in turn on each image, each at magnitude m out of 30.
 
-    kornia's operations and ranges, with two departures from its own RandAugment, both towards the original: it draws
-    its n operations once for the whole batch, here every image draws its own (with replacement); and it reads the
-    shear range 0.3 as a share of 180°, here it is the slope (m = 14: 8°, not 25°). At m = 14 that makes: rotation
-    14°, slope 0.14, shift 4.7 % of the side, 6 bits, solarising above 0.47, solarise-add 0.2; and colour, contrast,
-    sharpness × 0.94, brightness − 0.06, hardly a change, for their range 0.1…1.9 passes "as it was" at m = 15.
+    The operations and ranges are kornia's. Two departures from kornia's own RandAugment follow the original: every
+    image draws its own n operations (with replacement) instead of one draw for the whole batch, and the shear range
+    0.3 is a slope instead of a share of 180° (m = 14: 8°, not 25°). At m = 14 the operations are: rotation 14°, slope
+    0.14, shift 4.7 % of the side, 6 bits, solarization above 0.47, solarize-add 0.2; color, contrast and sharpness
+    × 0.94 and brightness − 0.06 change little, because their range 0.1…1.9 includes the identity at m = 15.
     """
 
     def __init__(self, n: int, m: float) -> None:
         super().__init__()
-        from kornia.augmentation.auto import RandAugment as OfBatch
+        from kornia.augmentation.auto import RandAugment as BatchRandAugment
 
         shear = math.degrees(math.atan(0.3 * m / 30)) / (180 * m / 30)
         policy = [
@@ -136,15 +190,15 @@ class RandAugment(nn.Module):
             ("shear_y", -shear, shear), ("translate_x", -0.1, 0.1), ("translate_y", -0.1, 0.1),
         ]  # fmt: skip
         self.n = n
-        self.choices = nn.ModuleList(OfBatch(1, m, policy=[[operation]]) for operation in policy)  # type: ignore[arg-type]
+        self.choices = nn.ModuleList(BatchRandAugment(1, m, policy=[[operation]]) for operation in policy)  # type: ignore[arg-type]
 
     def forward(self, images: Tensor) -> Tensor:
         drawn = torch.randint(len(self.choices), (self.n, len(images))).to(images.device)
         for choice in drawn:
-            changed = torch.empty_like(images)
+            augmented = torch.empty_like(images)
             for number, operation in enumerate(self.choices):
-                rows = (choice == number).nonzero().flatten()
-                if len(rows):
-                    changed[rows] = operation(images[rows])
-            images = changed
+                chosen = (choice == number).nonzero().flatten()
+                if len(chosen):
+                    augmented[chosen] = operation(images[chosen])
+            images = augmented
         return images

@@ -1,8 +1,13 @@
-"""What a model makes of images, one row each: computed once, kept on disk, read back mapped."""
+"""Features of images, one row per image: computed once, cached on disk, and memory-mapped when read again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,25 +17,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..data import Augment, CorruptImages, ImageData
+from .._files import atomic_folder, write_json
+from ..data import Augment, CorruptImages, EvaluationBatches, ImageData
 from ..errors import CrateError
-from ..models.modes import evaluating
-from ._feature_cache import Block, features_key, read_features, write_features
-from ._images import as_read, batches, check_input, check_numbers, empty, placed, split_rows
+from ..models.base import eval_mode
+from .inputs import check_image_input, image_paths, move_to_device
+
+_FORMAT = 2  # raise it when the files change, or when models compute other features from the same images
+_SAVING_FIELDS = ("architectures", "dtype", "transformers_version")  # config fields that do not affect the features
+
+Block = tuple[NDArray[np.float32], NDArray[np.int64]]  # features (batch, d) and labels (batch,)
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """One row of features for every image that could be read, in the order of the split."""
+    """Features and labels of every image that could be read, in the order of the split."""
 
-    values: NDArray[np.float32]
-    """(n, d); mapped from a file and read-only where there is a cache."""
-    labels: NDArray[np.int64]
-    """(n,), indices into `classes`."""
-    classes: tuple[str, ...]
-    """Names of the classes."""
-    corrupt: tuple[str, ...] = ()
-    """Names of the images that could not be read."""
+    values: NDArray[np.float32]  # (n, d); memory-mapped and read-only if they come from a cache
+    labels: NDArray[np.int64]  # (n,), indices into `classes`
+    classes: tuple[str, ...]  # names of the classes
+    corrupt: tuple[str, ...] = ()  # names of the images that could not be read
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -50,58 +56,66 @@ def extract_features(
     progress: Callable[[int], None] | None = None,
     max_corrupt: float = 0.01,
 ) -> Features:
-    """`model.features` of the evaluation crop of every image of a split, (n, d) in float32.
+    """Compute `model.features` of the evaluation crop of every image of a split, (n, d) in float32.
 
-    With a `cache` folder the rows go to a file batch by batch and are mapped from it, so that no more than a batch is
-    held in memory. What lies there is used again only for the same class, config and weights of the model, the same
-    rows and files, and the same crops; streams cannot be told apart and are read anew. The other arguments are those
-    of `classify`.
+    With a `cache` folder, features are written to a file batch by batch and memory-mapped afterwards, so no more than
+    one batch is held in memory. They are reused if the model's class, config and weights, the images and the crops are
+    the same; streams cannot be compared and are always read again. `limit` takes a number of
+    images, balanced over classes; `progress` is called after each batch with its number of images.
     """
     function: Any = getattr(model, "features", None)
     if not callable(function):
-        raise CrateError(f"a {type(model).__name__} gives no features of images; probe a vision model")
-    check_input(model, augment)
-    check_numbers(batch_size, workers, limit)
-    rows, chosen = split_rows(data, split, limit)
-    rows = rows if chosen is None else rows.select(chosen)
-    folder, key = None, ""
+        raise CrateError(f"a {type(model).__name__} computes no image features; use a vision model")
+    check_image_input(model, augment)
+    batches = EvaluationBatches(
+        data,
+        augment,
+        split=split,
+        limit=limit,
+        batch_size=batch_size,
+        workers=workers,
+        device=move_to_device(model, device),
+        dtype=next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), None),
+        progress=progress,
+        max_corrupt=max_corrupt,
+    )
     if cache is not None:
-        key = features_key(model, data, rows, split, augment)
+        key = _cache_key(model, data, batches.dataset, split, augment)
         folder = Path(cache) / f"{split}-{key[:16]}"
-        kept = None if data.streaming else read_features(folder, key)
-        if kept is not None:
-            return _kept(kept, data, max_corrupt, progress)
-    corrupt, names = CorruptImages(max_corrupt), list[str]()
-    place = placed(model, device)
-    images = batches(data, rows, augment, corrupt, place=place, batch_size=batch_size, workers=workers)
+        cached = None if data.streaming else _read_features(folder, key, data.classes)
+        if cached is not None:
+            corrupt = CorruptImages(max_corrupt)  # the limit may be stricter than when the cache was written
+            corrupt.count(len(cached), cached.corrupt)
+            corrupt.finish()
+            if progress is not None:
+                progress(len(cached) + len(cached.corrupt))
+            return cached
 
     def blocks() -> Iterator[Block]:
-        seen = 0
-        for pixels, labels, good in images:
-            if any(good):
-                with torch.inference_mode():  # closed before each yield, as whoever reads on is not in it
-                    features = function(as_read(model, pixels))
-                yield _checked(features, len(labels)), labels.numpy()
-            seen += len(good)
-            if progress is not None:
-                progress(len(good))
-        if not seen:
-            raise empty(data, split)
-        names.extend(corrupt.finish())
+        for pixels, labels in batches:
+            with torch.inference_mode():  # ends before each yield, so the caller's code does not run in it
+                features = function(pixels)
+            if features.ndim != 2 or len(features) != len(labels):
+                shape = tuple(features.shape)
+                raise CrateError(f"the model returned features of shape {shape}; expected ({len(labels)}, width)")
+            values = np.ascontiguousarray(features.float().cpu().numpy())
+            if not np.isfinite(values).all():
+                raise CrateError("the model's features are not finite: its training diverged or its file is damaged")
+            yield values, labels.numpy()
 
-    with evaluating(model):
-        if folder is None:
+    with eval_mode(model):
+        if cache is None:
             values, labels = zip(*blocks(), strict=True)
-            return Features(np.concatenate(values), np.concatenate(labels), data.classes, tuple(names))
-        write_features(folder, key, blocks(), names)
-    written = read_features(folder, key)
+            return Features(np.concatenate(values), np.concatenate(labels), data.classes, batches.corrupt)
+        _write_features(folder, key, blocks(), lambda: batches.corrupt)
+    written = _read_features(folder, key, data.classes)
     if written is None:
-        raise CrateError(f"{folder}: what was just written cannot be read back; give another cache folder")
-    return _kept(written, data, 1.0, None)
+        raise CrateError(f"{folder}: the features just written cannot be read back; use another cache folder")
+    return written
 
 
 def pixel_features(data: ImageData, augment: Augment, **options: Any) -> Features:
-    """The pixels themselves, (n, channels·side²): what a probe finds without any model. Options as for a model's."""
+    """Return the pixels as features, (n, channels·side²): the baseline for a probe. Takes the options of a model's."""
     return extract_features(_Pixels(), data, augment, **options)
 
 
@@ -110,24 +124,95 @@ class _Pixels(nn.Module):
         return pixel_values.flatten(1)
 
 
-def _checked(features: Tensor, rows: int) -> NDArray[np.float32]:
-    if features.ndim != 2 or len(features) != rows:
-        raise CrateError(f"the model gives features {tuple(features.shape)}; expected ({rows}, width)")
-    values: NDArray[np.float32] = np.ascontiguousarray(features.float().cpu().numpy())
-    if not np.isfinite(values).all():
-        raise CrateError("the model gives features that are not finite: its training diverged or its file is damaged")
-    return values
+def check_features(train: Features, test: Features) -> None:
+    """Raise an error unless a classifier can be fitted to `train` and scored on `test`."""
+    if train.classes != test.classes:
+        left, right = (f"{len(part.classes)} ({', '.join(part.classes[:3])}, …)" for part in (train, test))
+        raise CrateError(
+            f"training and test features have different classes: {left} and {right}; use splits of one dataset"
+        )
+    for name, part in (("training", train), ("test", test)):
+        if part.values.ndim != 2 or part.labels.shape != (len(part.values),):
+            raise CrateError(
+                f"{name} features must be (n, d) with n labels, not {part.values.shape} with {part.labels.shape}"
+            )
+        if len(part) == 0 or part.values.shape[1] == 0:
+            raise CrateError(f"the {name} features are empty; use a split with images")
+        outside = part.labels[(part.labels < 0) | (part.labels >= len(part.classes))]
+        if len(outside):
+            raise CrateError(f"{name} label {outside[0]} is outside the {len(part.classes)} classes")
+        with np.errstate(invalid="ignore"):  # ∞ − ∞
+            total = part.values.sum(dtype=np.float64)  # finite if all are, and needs no copy of a memory-mapped file
+        if not np.isfinite(total):
+            raise CrateError(f"the {name} features are not all finite; the training of their model diverged")
+    if train.values.shape[1] != test.values.shape[1]:
+        widths = f"{train.values.shape[1]} and {test.values.shape[1]}"
+        raise CrateError(f"training and test features have widths {widths}; compute both with one model")
+    known = np.unique(train.labels)
+    if len(known) < 2:
+        only = train.classes[int(known[0])]
+        raise CrateError(f"the training features are of one class only ({only!r}); a probe needs at least two")
+    unseen = np.setdiff1d(test.labels, known)
+    if len(unseen):
+        name = test.classes[int(unseen[0])]
+        raise CrateError(f"test class {name!r} has no training image; use more images or remove the class")
 
 
-def _kept(
-    kept: tuple[NDArray[np.float32], NDArray[np.int64], list[str]],
-    data: ImageData,
-    max_corrupt: float,
-    progress: Callable[[int], None] | None,
-) -> Features:
-    values, labels, names = kept
-    corrupt = CorruptImages(max_corrupt)  # which may be stricter than when the features were made
-    corrupt.count(len(labels), names)
-    if progress is not None:
-        progress(len(labels) + len(names))
-    return Features(values, labels, data.classes, corrupt.finish())
+# cache
+
+
+def _cache_key(model: nn.Module, data: ImageData, dataset: Any, split: str, augment: Augment) -> str:
+    """Return a hash of everything features depend on: the model with its weights, the images, the crops."""
+    config: Any = getattr(model, "config", None)
+    fields = config.to_dict() if hasattr(config, "to_dict") else {}
+    facts = {
+        "format": _FORMAT,
+        "model": f"{type(model).__module__}.{type(model).__qualname__}",
+        "config": {key: value for key, value in fields.items() if key[0] != "_" and key not in _SAVING_FIELDS},
+        "data": [data.name, split, data.image_column, data.label_column, data.classes],
+        "rows": getattr(dataset, "_fingerprint", None),
+        "crops": [augment.image_size, augment.channels, augment.interpolation, augment.evaluation_crop],
+        "ratio": augment.evaluation_ratio if augment.evaluation_crop == "center" else None,
+        "normalization": augment.normalization,
+    }
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    for path in [] if data.streaming else filter(None, image_paths(dataset, data.image_column)):
+        with contextlib.suppress(OSError):  # no such file: the dataset holds the image, and its fingerprint covers it
+            status = os.stat(path)  # the fingerprint of class folders covers the names of files only
+            digest.update(f"{path} {status.st_size} {status.st_mtime_ns}".encode())
+    return digest.hexdigest()
+
+
+def _write_features(folder: Path, key: str, blocks: Iterable[Block], corrupt: Callable[[], Sequence[str]]) -> None:
+    """Write blocks of features and labels as they come, as a whole; `corrupt` is called after the last block."""
+    labels: list[NDArray[np.int64]] = []
+    width = checksum = 0
+    with atomic_folder(folder) as draft:
+        with (draft / "values.bin").open("wb") as file:
+            for values, block_labels in blocks:
+                width = values.shape[1]
+                file.write(values.data)
+                checksum = zlib.crc32(values.data, checksum)
+                labels.append(block_labels)
+        all_labels = np.concatenate(labels)
+        np.save(draft / "labels.npy", all_labels)
+        checksums = [checksum, zlib.crc32(all_labels.data)]
+        shape = [len(all_labels), width]
+        facts = {"key": key, "shape": shape, "checksums": checksums, "corrupt": list(corrupt())}
+        write_json(draft / "features.json", facts)
+
+
+def _read_features(folder: Path, key: str, classes: tuple[str, ...]) -> Features | None:
+    """Return the features of a folder, memory-mapped; None unless they are complete, undamaged and of this key."""
+    try:
+        facts = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+        labels = np.load(folder / "labels.npy")
+        values = np.memmap(folder / "values.bin", np.float32, mode="r", shape=tuple(facts["shape"]))
+        if facts["key"] != key or [zlib.crc32(values.data), zlib.crc32(labels.data)] != facts["checksums"]:
+            return None
+        return Features(values, labels, classes, tuple(facts["corrupt"]))
+    except (OSError, EOFError, ValueError, KeyError, TypeError):  # missing, truncated, or of another origin
+        return None

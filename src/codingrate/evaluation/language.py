@@ -1,13 +1,11 @@
-"""How well a causal language model predicts a text: by sliding windows over all of it, or by the paper's sampling."""
+"""Language models: perplexity of a text, LAMBADA's last-word accuracy, and the most likely tokens for a mask."""
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,50 +13,39 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
 
-from .._files import atomic_write
-from ..data import Tokens
+from .._report import EvaluationReport
+from ..data import TokenFile, check_tokenizer
 from ..errors import CrateError
-from ..models.modes import evaluating
-from ._images import placed
-from ._text import check_ids, check_sizes, expect_causal, token_ids
+from ..models import CrateForCausalLM, CrateForMaskedLM
+from ..models.base import eval_mode
+from .inputs import check_model_type, check_positive, check_token_ids, context_length, move_to_device, token_ids
+
+MASK = "<mask>"  # placeholder for a mask in a text, accepted for every tokenizer
+_STRAIGHT_QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'"})
+_NEW_TOKENS = 10  # length of the continuations that LAMBADA's `generate` protocol searches for the word
 
 
 @dataclass(frozen=True)
-class PerplexityReport:
-    """How well the next token was predicted."""
+class PerplexityReport(EvaluationReport):
+    """Prediction of the next token of a text."""
 
-    cross_entropy: float
-    """H = −1/T Σ_t log P(x_t | those before it) in nats, over the T tokens that were predicted."""
-    perplexity: float
-    """exp H."""
+    cross_entropy: float  # H = −1/T Σ_t log P(x_t | x_<t) in nats, over the T predicted tokens
+    perplexity: float  # exp H
     bits_per_byte: float | None
-    """H · tokens of the text / (ln 2 · its bytes in UTF-8), which other tokenizers compare by; None for bare ids."""
-    tokens: int
-    """T."""
-    block: int
-    """Tokens of a window."""
-    stride: int | None
-    """Tokens from one window to the next; None where windows were drawn at random."""
-    error: float | None
-    """Standard error of `cross_entropy` over random windows; None where all of the text was read."""
-    seconds: float
-    """Time of the pass."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything as plain values."""
-        values = asdict(self)
-        return {key: None if value == math.inf else value for key, value in values.items()}  # JSON has no infinity
-
-    def save(self, folder: Path) -> None:
-        """Write metrics.json, whole or not at all."""
-        with atomic_write(folder / "metrics.json") as draft:
-            draft.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
+    """H · tokens of the text / (ln 2 · its UTF-8 bytes), comparable across tokenizers; None for plain ids."""
+    tokens: int  # T
+    block: int  # number of tokens in a window
+    stride: int | None  # number of tokens between the starts of two windows; None for random windows
+    error: float | None  # standard error of `cross_entropy` over random windows; None if the whole text was read
+    seconds: float  # time of the evaluation
 
 
 def perplexity(
     model: nn.Module,
-    tokens: Tokens | NDArray[Any],
+    tokens: TokenFile | NDArray[Any],
     *,
     block: int | None = None,
     stride: int | None = None,
@@ -67,35 +54,33 @@ def perplexity(
     limit: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> PerplexityReport:
-    """Cross-entropy of every token but the first, each predicted once.
+    """Compute the cross-entropy of every token but the first, each predicted once, with sliding windows.
 
-    Windows of `block` tokens (as many as the model reads) move by `stride` (half a block). The first predicts the
-    token after each of its own, every later one only the last `stride` of these, each of which sees more than
-    block − stride and at most `block` tokens. A stride of 1 gives every token all the context the model has room for,
-    one of `block` is the fastest and gives the least. `limit` measures on so many tokens from the start; `progress`
-    hears after each batch how many tokens it predicted.
+    Windows of `block` tokens (default: the model's context length) move by `stride` (default: half a block). The first
+    window predicts the token after each of its own. Every later one predicts only the last `stride` of these, each
+    from more than block − stride and at most `block` tokens. A stride of 1 gives every token the longest context; a
+    stride of `block` is the fastest and gives the shortest. `limit` measures only the first tokens of the text.
+    `progress` is called after each batch with the number of tokens it predicted.
     """
     ids = token_ids(tokens)[:limit]
-    block = expect_causal(model, block)
+    check_model_type(model, CrateForCausalLM, "perplexity")
+    block = context_length(model, block)
     stride = max(block // 2, 1) if stride is None else stride
-    check_sizes(batch_size=batch_size, limit=limit)
+    check_positive(batch_size=batch_size, limit=limit)
     if not 1 <= stride <= block:
         raise CrateError(f"stride is {stride}; it must lie between 1 and the block, {block}")
     if len(ids) < 2:
-        raise CrateError(f"{len(ids)} tokens are too few to predict one from another; give more text")
-    place, total, count, start = placed(model, device), 0.0, 0, time.perf_counter()
-    with evaluating(model), torch.inference_mode():
-        for windows, new in _windows(ids, block + 1, stride, batch_size):
-            losses = _losses(model, check_ids(model, windows).to(place), new)
-            total, count = total + float(losses.double().sum()), count + losses.numel()
-            if progress is not None:
-                progress(losses.numel())
-    return _report(tokens, total / count, count, block, stride, None, start)
+        raise CrateError(f"{len(ids)} tokens are too few to predict one from another; use a longer text")
+    start = time.perf_counter()
+    sums, counts = _batch_losses(model, _windows(ids, block + 1, stride, batch_size), device, progress)
+    mean = sum(sums) / sum(counts)
+    seconds = time.perf_counter() - start
+    return _report(tokens, mean, tokens=sum(counts), block=block, stride=stride, error=None, seconds=seconds)
 
 
 def sampled_loss(
     model: nn.Module,
-    tokens: Tokens | NDArray[Any],
+    tokens: TokenFile | NDArray[Any],
     *,
     block: int = 1024,
     batch_size: int = 4,
@@ -104,75 +89,218 @@ def sampled_loss(
     device: torch.device | str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> PerplexityReport:
-    """The paper's figure (4.1.4, after nanoGPT): the mean over `iterations` batches of random windows.
+    """Compute the paper's validation loss (4.1.4, after nanoGPT): the mean over `iterations` batches of random windows.
 
-    A window starts anywhere in [0, n − block), drawn evenly and with replacement, and predicts the token after each of
-    its `block`. Those at its start have little context, so that this is higher than `perplexity` of the same text.
+    The start of a window is drawn uniformly from [0, n − block) with replacement; the window predicts the token after
+    each of its `block`. Its first tokens have little context, so this loss is higher than `perplexity` of the text.
     """
-    ids, block = token_ids(tokens), expect_causal(model, block)
-    check_sizes(batch_size=batch_size, iterations=iterations)
+    ids = token_ids(tokens)
+    check_model_type(model, CrateForCausalLM, "sampled_loss")
+    block = context_length(model, block)
+    check_positive(batch_size=batch_size, iterations=iterations)
     if seed < 0:
-        raise CrateError(f"seed must not be negative, not {seed}")
+        raise CrateError(f"seed is {seed}; it must not be negative")
     if len(ids) <= block:
         raise CrateError(
-            f"{len(ids)} tokens are too few to draw windows of {block + 1} from; take a shorter block or more text"
+            f"{len(ids)} tokens are too few for windows of {block + 1}; use a shorter block or a longer text"
         )
     starts = np.random.default_rng(seed).integers(len(ids) - block, size=(iterations, batch_size))
-    place, means, begun = placed(model, device), [], time.perf_counter()
-    with evaluating(model), torch.inference_mode():
-        for some in starts:
-            losses = _losses(model, check_ids(model, _stacked(ids, some, block + 1)).to(place), block)
-            means.append(float(losses.double().mean()))
-            if progress is not None:
-                progress(losses.numel())
+    start = time.perf_counter()
+    batches = ((_stack_windows(ids, batch_starts, block + 1), block) for batch_starts in starts)
+    sums, counts = _batch_losses(model, batches, device, progress)
+    means = np.array(sums) / counts
     error = float(np.std(means, ddof=1) / math.sqrt(iterations)) if iterations > 1 else None
-    return _report(tokens, float(np.mean(means)), starts.size * block, block, None, error, begun)
+    facts = {"tokens": sum(counts), "block": block, "stride": None, "error": error}
+    return _report(tokens, float(np.mean(means)), **facts, seconds=time.perf_counter() - start)
 
 
-def _windows(ids: NDArray[Any], span: int, stride: int, batch: int) -> Iterator[tuple[Tensor, int]]:
-    """Batches of windows (batch, ≤ span), all of one length, and how many of their last tokens are to be predicted."""
-    yield _stacked(ids, [0], min(span, len(ids))), min(span, len(ids)) - 1
-    whole = max(len(ids) - span, 0) // stride
-    for first in range(1, whole + 1, batch):
-        starts = [number * stride for number in range(first, min(first + batch, whole + 1))]
-        yield _stacked(ids, starts, span), stride
-    rest = len(ids) - span - whole * stride
+def _windows(ids: NDArray[Any], span: int, stride: int, batch_size: int) -> Iterator[tuple[Tensor, int]]:
+    """Yield batches of windows (batch, ≤ span) of equal length, and how many of their last tokens to predict."""
+    yield _stack_windows(ids, [0], min(span, len(ids))), min(span, len(ids)) - 1
+    full = max(len(ids) - span, 0) // stride
+    for first in range(1, full + 1, batch_size):
+        starts = [number * stride for number in range(first, min(first + batch_size, full + 1))]
+        yield _stack_windows(ids, starts, span), stride
+    rest = len(ids) - span - full * stride
     if rest > 0:
-        start = (whole + 1) * stride
-        yield _stacked(ids, [start], len(ids) - start), rest
+        start = (full + 1) * stride
+        yield _stack_windows(ids, [start], len(ids) - start), rest
 
 
-def _stacked(ids: NDArray[Any], starts: Iterable[int], length: int) -> Tensor:
+def _stack_windows(ids: NDArray[Any], starts: Iterable[int], length: int) -> Tensor:
     return torch.from_numpy(np.stack([ids[start : start + length] for start in starts]).astype(np.int64))
 
 
-def _losses(model: nn.Module, windows: Tensor, new: int) -> Tensor:
-    """−log P (batch, new) of the last `new` tokens of windows (batch, n ≥ new + 1); the last one is only predicted."""
-    logits: Tensor = model(input_ids=windows[:, :-1], logits_to_keep=new, use_cache=False).logits
+def _batch_losses(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, int]],
+    device: torch.device | str | None,
+    progress: Callable[[int], None] | None,
+) -> tuple[list[float], list[int]]:
+    """Return the sum of −log P over the predicted tokens of each batch of windows, and the number of these tokens."""
+    target, sums, counts = move_to_device(model, device), [], []
+    with eval_mode(model), torch.inference_mode():
+        for windows, predicted in batches:
+            ids = check_token_ids(model, windows).to(target)
+            losses = next_token_losses(model, ids, predicted)
+            sums.append(float(losses.double().sum()))
+            counts.append(losses.numel())
+            if progress is not None:
+                progress(counts[-1])
+    return sums, counts
+
+
+def next_token_losses(model: nn.Module, windows: Tensor, predicted: int) -> Tensor:
+    """Compute −log P (batch, predicted) of the last tokens of windows (batch, n ≥ predicted + 1)."""
+    logits: Tensor = model(input_ids=windows[:, :-1], logits_to_keep=predicted, use_cache=False).logits
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    losses = F.cross_entropy(logits.flatten(0, 1), windows[:, -new:].flatten(), reduction="none")
+    losses = F.cross_entropy(logits.flatten(0, 1), windows[:, -predicted:].flatten(), reduction="none")
     if losses.isnan().any():
-        raise CrateError("the model gives logits that are not numbers: its training diverged or its file is damaged")
-    return losses.unflatten(0, (len(windows), new))
+        raise CrateError("the model's logits are not numbers: its training diverged or its file is damaged")
+    return losses.unflatten(0, (len(windows), predicted))
 
 
-def _report(
-    tokens: Tokens | NDArray[Any],
-    mean: float,
-    count: int,
-    block: int,
-    stride: int | None,
-    error: float | None,
-    start: float,
-) -> PerplexityReport:
-    bits = mean * len(tokens) / (math.log(2) * tokens.bytes) if isinstance(tokens, Tokens) else None
-    return PerplexityReport(
-        cross_entropy=mean,
-        perplexity=math.exp(mean) if mean < 700 else math.inf,
-        bits_per_byte=bits,
-        tokens=count,
-        block=block,
-        stride=stride,
-        error=error,
-        seconds=time.perf_counter() - start,
+def _report(text: TokenFile | NDArray[Any], mean: float, **facts: Any) -> PerplexityReport:
+    bits = mean * len(text) / (math.log(2) * text.bytes) if isinstance(text, TokenFile) else None
+    return PerplexityReport(mean, math.exp(mean) if mean < 700 else math.inf, bits, **facts)
+
+
+@dataclass(frozen=True)
+class LambadaReport(EvaluationReport):
+    """Prediction of the last word of passages (LAMBADA)."""
+
+    accuracy: float  # share of passages in [0, 1]
+    texts: int  # number of passages
+    protocol: str  # `argmax` or `generate`, see `lambada_accuracy`
+    cut: int  # number of passages whose beginning exceeded the context length
+    seconds: float  # time of the evaluation
+
+
+def lambada_accuracy(
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Iterable[str],
+    *,
+    generate: bool = False,
+    batch_size: int = 8,
+    device: torch.device | str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> LambadaReport:
+    """Compute the share of texts whose last word the model predicts by greedy decoding.
+
+    By default the usual protocol (Radford et al., 2019): every token of " word" must have the highest logit given all
+    tokens before it. With `generate`, the protocol of the ToST release: curly quotes are straightened, a newline is put
+    in front, ten tokens are generated, and the word must occur in them, in any case and also as part of another word.
+    Texts longer than the context length lose their beginning.
+    """
+    check_model_type(model, CrateForCausalLM, "lambada_accuracy")
+    length = context_length(model, None)
+    check_positive(batch_size=batch_size)
+    if isinstance(model, CrateForCausalLM):
+        check_tokenizer(tokenizer, model.config)
+    passages = [_split_last_word(number, text, generate) for number, text in enumerate(texts, 1)]
+    if not passages:
+        raise CrateError("there are no texts; give at least one passage")
+    target, correct, cut, start = move_to_device(model, device), 0, 0, time.perf_counter()
+    with eval_mode(model), torch.inference_mode():
+        for first in range(0, len(passages), batch_size):
+            batch = passages[first : first + batch_size]
+            contexts = [_encode(tokenizer, context) for context, _ in batch]
+            words = [[0] * _NEW_TOKENS if generate else _encode(tokenizer, f" {word}") for _, word in batch]
+            available = [length - len(word) for word in words]
+            if min(available) < 1:
+                longest = length - min(available)
+                raise CrateError(f"a word of {longest} tokens exceeds the model's context length of {length}")
+            cut += sum(len(ids) > most for ids, most in zip(contexts, available, strict=True))
+            contexts = [ids[-most:] for ids, most in zip(contexts, available, strict=True)]
+            if generate:
+                generated = _continuations(model, tokenizer, contexts, target)
+                correct += sum(word.lower() in text.lower() for text, (_, word) in zip(generated, batch, strict=True))
+            else:
+                correct += _count_argmax(model, contexts, words, target)
+            if progress is not None:
+                progress(len(batch))
+    protocol = "generate" if generate else "argmax"
+    return LambadaReport(correct / len(passages), len(passages), protocol, cut, time.perf_counter() - start)
+
+
+def _split_last_word(number: int, text: str, generate: bool) -> tuple[str, str]:
+    """Split a passage into the context and the last word."""
+    parts = text.rstrip().rsplit(maxsplit=1)
+    if len(parts) < 2:
+        raise CrateError(f"text {number} has fewer than two words ({text!r:.30}); LAMBADA needs a context and a word")
+    context, word = parts[0].rstrip(), parts[1]
+    if generate:
+        return "\n" + context.translate(_STRAIGHT_QUOTES), word.translate(_STRAIGHT_QUOTES)
+    return context, word
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"])
+
+
+def _pad(sequences: list[list[int]], side: str) -> Tensor:
+    """Return the sequences as one tensor (batch, longest), filled with zeros on the `side` "left" or "right"."""
+    return pad_sequence([torch.tensor(ids, dtype=torch.long) for ids in sequences], batch_first=True, padding_side=side)
+
+
+def _count_argmax(model: nn.Module, contexts: list[list[int]], words: list[list[int]], device: torch.device) -> int:
+    """Count the words whose tokens all have the highest logit; padding on the right is invisible to a causal model."""
+    ids = _pad([context + word for context, word in zip(contexts, words, strict=True)], "right").to(device)
+    longest = ids.shape[1]
+    keep = longest + 1 - min(map(len, contexts))  # from the first position that predicts a token of a word
+    best = model(input_ids=ids, logits_to_keep=keep, use_cache=False).logits.argmax(-1)
+    correct = 0
+    for row, context, word in zip(best, contexts, words, strict=True):
+        start = len(context) - 1 - (longest - keep)
+        correct += row[start : start + len(word)].tolist() == word
+    return correct
+
+
+def _continuations(
+    model: Any, tokenizer: PreTrainedTokenizerBase, contexts: list[list[int]], device: torch.device
+) -> list[str]:
+    ids = _pad(contexts, "left").to(device)
+    mask = _pad([[1] * len(context) for context in contexts], "left").to(device)
+    eos: Any = tokenizer.eos_token_id
+    output = model.generate(
+        ids, attention_mask=mask, max_new_tokens=_NEW_TOKENS, do_sample=False, pad_token_id=eos or 0
     )
+    return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in output[:, ids.shape[1] :]]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that a masked language model proposes for a mask."""
+
+    token: str  # text of the token; bytes that are no complete character appear as the tokenizer writes them
+    id: int  # id of the token
+    probability: float  # probability of the token, with all other masks left unfilled
+
+
+def fill_masks(model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, top: int = 5) -> list[list[Candidate]]:
+    """Return the `top` most likely tokens for each mask of a text, written `<mask>` or as the tokenizer's own mask."""
+    check_model_type(model, CrateForMaskedLM, "fill_masks")
+    check_positive(top=top)
+    if tokenizer.mask_token is None:
+        raise CrateError("the tokenizer has no mask token; use the tokenizer of a masked language model")
+    own = str(tokenizer.mask_token)
+    if own not in text and MASK not in text:
+        raise CrateError(f"there is no mask in the text; write {own} where a token is to be filled in")
+    ids = torch.tensor(tokenizer(text.replace(MASK, own), verbose=False)["input_ids"])[None]
+    length = context_length(model, None)
+    if ids.shape[1] > length:
+        raise CrateError(f"the text has {ids.shape[1]} tokens, but the model's context length is {length}; shorten it")
+    device = move_to_device(model, None)
+    with eval_mode(model), torch.inference_mode():
+        logits: Tensor = model(input_ids=check_token_ids(model, ids).to(device)).logits[0].cpu()
+    best = logits[ids[0] == tokenizer.mask_token_id].float().softmax(-1).topk(min(top, logits.shape[-1]))
+    return [
+        [Candidate(_token_text(tokenizer, token), token, value) for token, value in zip(tokens, values, strict=True)]
+        for tokens, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
+
+
+def _token_text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
+    text = str(tokenizer.decode([token]))
+    return str(tokenizer.convert_ids_to_tokens(token)) if "\ufffd" in text else text

@@ -1,104 +1,300 @@
-"""A probe of features by either method, and how what it found is written down."""
+"""Probes of frozen features: nearest neighbors, and logistic regression (the linear probe)."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
-from .._files import atomic_write
-from ..errors import unknown_name
-from .features import Features
-from .knn import KS, knn_probe
-from .logistic import STRENGTHS, logistic_probe
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+from torch import Tensor, nn
+
+from .._report import Report
+from ..errors import CrateError, unknown_name
+from .features import Features, check_features
+from .inputs import move_to_device
 
 METHODS = ("logistic", "knn")
+KS = (10, 20, 100, 200)  # numbers of neighbors to choose from (paper 4.1.3, after Caron et al., 2021)
+STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
+"""The paper's grid for C. The paper does not say whether C or 1/C is meant; the grid is the same either way."""
+QUERY_BLOCK, NEIGHBOR_BLOCK = 1024, 16384  # size of one block of the similarity matrix: 64 MiB
+_PARALLEL_SIZE = 5 * 10**8  # products in a fit below which it uses one thread; waiting for a second is slower
 
 
 @dataclass(frozen=True)
-class ProbeReport:
-    """What a probe found; shares lie in [0, 1]."""
+class ProbeReport(Report):
+    """Result of a probe; accuracies lie in [0, 1]."""
 
-    method: str
-    """`logistic` or `knn`."""
+    method: str  # `logistic` or `knn`
     metrics: dict[str, float | None]
-    """`top1` and `top5` of the test images, `train_top1` of the training images; None where there is none."""
+    """`top1` and `top5` of the test images, `train_top1` of the training images; None where undefined.
+
+    `top5` is undefined for five classes or fewer. A training image never votes for itself in a `knn` probe, whose
+    `train_top1` is undefined for a single k; the `train_top1` of a `logistic` probe is that of the images it fits.
+    """
     chosen: dict[str, float]
-    """The parameter that was chosen on the training images: `C` or `k`."""
-    table: list[dict[str, Any]]
-    """What the choice was made from, a row for each value."""
-    images: dict[str, int]
-    """Images learned from (`train`) and measured on (`test`)."""
-    width: int
-    """Numbers per image."""
-    seconds: float
-    """Time of the probe, without that of the features."""
-    notes: tuple[str, ...] = ()
-    """What a reader should know before trusting a figure."""
-    about: dict[str, str] = field(default_factory=dict)
-    """Whatever says where the features come from: run, data and the like."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything as plain values."""
-        return {**dataclasses.asdict(self), "notes": list(self.notes)}
-
-    def save(self, path: str | Path) -> Path:
-        """Write the values to a JSON file, whole or not at all; gives the path."""
-        with atomic_write(Path(path)) as draft:
-            draft.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
-        return Path(path)
+    """The hyperparameter chosen on the training images: number of neighbors `k`, or inverse ℓ2 strength `C`."""
+    table: list[dict[str, Any]]  # accuracies for every value of the hyperparameter
+    images: dict[str, int]  # number of images in the splits `train` and `test`
+    width: int  # number of features per image
+    seconds: float  # time of the probe, without the extraction of features
+    notes: tuple[str, ...] = ()  # warnings, such as a fit that did not converge
+    about: dict[str, str] = field(default_factory=dict)  # origin of the features: run, data and the like
 
 
 def probe_features(
-    train: Features,
-    test: Features,
-    method: str = "logistic",
-    *,
-    progress: Callable[[int], None] | None = None,
-    about: Mapping[str, str] | None = None,
-    **options: Any,
+    train: Features, test: Features, method: str = "logistic", *, about: Mapping[str, str] | None = None, **options: Any
 ) -> ProbeReport:
-    """Measure features by `logistic_probe` or `knn_probe`, whose options these are.
-
-    `progress` hears of `probe_steps` in all; `about` is kept in the report.
-    """
-    start = time.perf_counter()
-    chosen: dict[str, float]
-    notes: list[str] = []
-    if method == "knn":
-        neighbours = knn_probe(train, test, progress=progress, **options)
-        chosen, found = {"k": neighbours.k}, dataclasses.asdict(neighbours)
-    elif method == "logistic":
-        one = None if progress is None else lambda: progress(1)
-        linear = logistic_probe(train, test, progress=one, **options)
-        chosen, found = {"C": linear.C}, dataclasses.asdict(linear)
-        stopped = [f"{row['C']:g}" for row in linear.table if not row["converged"]]
-        notes += [f"not converged in cross-validation: C = {', '.join(stopped)}"] if stopped else []
-        notes += [] if linear.converged else [f"the final fit, C = {linear.C:g}, did not converge"]
-        grid = [row["C"] for row in linear.table]
-        if len(grid) > 1 and linear.C in (grid[0], grid[-1]):
-            notes.append(f"C = {linear.C:g} is at the edge of the grid")
-    else:
+    """Run `logistic_probe` or `knn_probe` with their `options`; `about` is stored in the report."""
+    if method not in METHODS:
         raise unknown_name("method", method, METHODS)
-    return ProbeReport(
-        method=method,
-        metrics={name: found[name] for name in ("top1", "top5", "train_top1")},
-        chosen=chosen,
-        table=found["table"],
-        images={"train": len(train), "test": len(test)},
-        width=train.values.shape[1],
-        seconds=time.perf_counter() - start,
-        notes=tuple(notes),
-        about=dict(about or {}),
-    )
+    report = (knn_probe if method == "knn" else logistic_probe)(train, test, **options)
+    return replace(report, about=dict(about or {}))
 
 
 def probe_steps(train: int, test: int, method: str, options: Mapping[str, Any]) -> int:
-    """How much `progress` will hear of a probe of so many images, for a bar."""
+    """Return the total of `progress` for a probe with this many training and test images."""
     if method == "knn":
         return test + (0 if len(options.get("ks") or KS) == 1 else train)
     return len(options.get("strengths") or STRENGTHS) * int(options.get("folds", 5)) + 1
+
+
+def knn_probe(
+    train: Features,
+    test: Features,
+    *,
+    ks: Sequence[int] | None = None,
+    temperature: float = 0.07,
+    device: torch.device | str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> ProbeReport:
+    """Classify every test image by a weighted vote of the k most similar training images.
+
+    votes_c(z) = Σ_{i among the k nearest, y_i = c} exp(cos(z, z_i)/τ), z (d,), τ = `temperature`
+
+    As in the paper, k is the one of `ks` with the highest training accuracy. The paper does not say whether a training
+    image may vote for itself; here it may not, because it would always win. A class without votes is never among the
+    best five. Similarities are computed in float32 in blocks of 64 MiB, votes in float64. Ties go to the earlier of
+    equally similar images, to the lower class, and to the smaller k. `progress` is called with the number of images
+    done, first of the training split (unless there is a single k), then of the test split.
+    """
+    start = time.perf_counter()
+    check_features(train, test)
+    if not temperature > 0:
+        raise CrateError(f"temperature is {temperature}; it must be positive")
+    grid = _valid_ks(ks, len(train))
+    target = move_to_device(nn.Identity(), device)
+
+    def accuracy(queries: Features, leave_one_out: bool) -> list[list[float]]:
+        """Return top-1 and top-5 accuracy for each k; with `leave_one_out` the queries are the training images."""
+        correct = np.zeros((2, len(grid)), np.int64)
+        for first in range(0, len(queries), QUERY_BLOCK):
+            labels = queries.labels[first : first + QUERY_BLOCK]
+            block = _normalized(queries.values[first : first + QUERY_BLOCK], target)
+            similarity, neighbors = nearest_neighbors(block, train.values, grid[-1], first if leave_one_out else None)
+            # Subtracting the largest similarity scales all votes alike; it changes no ranking and prevents overflow.
+            weights = ((similarity - similarity[:, :1]).double() / temperature).exp()
+            neighbor_labels = torch.from_numpy(train.labels[neighbors.numpy()])
+            votes = torch.zeros(len(labels), len(train.classes), dtype=torch.float64)
+            for column, (previous, k) in enumerate(pairwise((0, *grid))):
+                votes.scatter_add_(1, neighbor_labels[:, previous:k], weights[:, previous:k])
+                ranks, own = _label_ranks(votes.numpy(), labels), votes.numpy()[np.arange(len(labels)), labels]
+                correct[:, column] += (ranks < 1).sum(), ((ranks < 5) & (own > 0)).sum()
+            if progress is not None:
+                progress(len(labels))
+        return (correct / len(queries)).tolist()
+
+    train_top1: Sequence[float | None] = [None] if len(grid) == 1 else accuracy(train, leave_one_out=True)[0]
+    top1, top5 = accuracy(test, leave_one_out=False)
+    has_top5 = len(train.classes) > 5
+    table: list[dict[str, Any]] = [
+        {"k": k, "train_top1": train_top1[i], "top1": top1[i], "top5": top5[i] if has_top5 else None}
+        for i, k in enumerate(grid)
+    ]
+    best = max(table, key=lambda row: row["train_top1"] or 0.0)
+    metrics = {name: best[name] for name in ("top1", "top5", "train_top1")}
+    images, seconds = {"train": len(train), "test": len(test)}, time.perf_counter() - start
+    return ProbeReport("knn", metrics, {"k": best["k"]}, table, images, train.values.shape[1], seconds)
+
+
+def logistic_probe(
+    train: Features,
+    test: Features,
+    *,
+    strengths: Sequence[float] = STRENGTHS,
+    folds: int = 5,
+    seed: int = 0,
+    tolerance: float = 1e-6,
+    iterations: int = 1000,
+    progress: Callable[[int], None] | None = None,
+) -> ProbeReport:
+    """Fit W, b by  min ½‖W‖² + C Σ_i −log softmax(W z_i + b)_{y_i},  z_i (d,) standardized, W (classes, d).
+
+    Every C of `strengths` is scored by cross-validation with stratified `folds`, shuffled by `seed`. Features are
+    standardized with the mean and standard deviation of the images a fit learns from. Along the grid, from small C to
+    large, each fit starts from the previous one. The best C (the smallest in a tie) is fitted to all training images
+    from scratch. The paper mentions neither folds nor standardization; without standardization, the same C would mean
+    different things for two models. There are fewer folds if a class has fewer images. `progress` is called with 1
+    after each of the `len(strengths)·folds + 1` fits. Fits run in float64.
+    """
+    start = time.perf_counter()
+    check_features(train, test)
+    grid = sorted(set(strengths))
+    if not grid or not grid[0] > 0 or folds < 2 or iterations < 1 or not tolerance > 0:
+        raise CrateError(
+            "a logistic probe needs positive strengths, at least two folds, at least one iteration "
+            "and a positive tolerance"
+        )
+    labels, counts = np.unique(train.labels, return_counts=True)
+    if counts.min() < 2:
+        name = train.classes[int(labels[counts.argmin()])]
+        raise CrateError(
+            f"class {name!r} has a single training image, but cross-validation needs at least two; use more images"
+        )
+    possible = min(folds, int(counts.min()))  # so that every fold contains every class
+    correct, converged = np.zeros(len(grid), np.int64), np.ones(len(grid), bool)
+    settings = {"tol": tolerance, "max_iter": iterations}
+    small = train.values.size * len(train.classes) < _PARALLEL_SIZE
+    with threadpool_limits(1 if small else None):
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import StratifiedKFold
+
+        splitter = StratifiedKFold(possible, shuffle=True, random_state=seed)
+        for fitted, held_out in splitter.split(train.labels, train.labels):
+            x, x_held_out = _standardized(train.values[fitted], train.values[held_out])
+            model = LogisticRegression(warm_start=True, **settings)
+            for index, strength in enumerate(grid):
+                converged[index] &= _fit(model.set_params(C=strength), x, train.labels[fitted])
+                correct[index] += (model.predict(x_held_out) == train.labels[held_out]).sum()
+                if progress is not None:
+                    progress(1)
+        best = grid[int(correct.argmax())]
+        x, x_test = _standardized(train.values, test.values)
+        model = LogisticRegression(C=best, **settings)
+        final_converged = _fit(model, x, train.labels)
+        if progress is not None:
+            progress(1)
+        top1, train_top1 = float(model.score(x_test, test.labels)), float(model.score(x, train.labels))
+        metrics = {"top1": top1, "top5": _top5(model, x_test, test), "train_top1": train_top1}
+    table: list[dict[str, Any]] = [
+        {"C": strength, "validation_top1": int(hits) / len(train), "converged": bool(ok)}
+        for strength, hits, ok in zip(grid, correct, converged, strict=True)
+    ]
+    notes = [f"{possible} folds, as many as the rarest class has training images"] if possible < folds else []
+    if not converged.all():
+        stopped = ", ".join(f"{strength:g}" for strength, ok in zip(grid, converged, strict=True) if not ok)
+        notes.append(f"not converged in cross-validation: C = {stopped}")
+    if not final_converged:
+        notes.append(f"the final fit, C = {best:g}, did not converge")
+    if len(grid) > 1 and best in (grid[0], grid[-1]):
+        notes.append(f"C = {best:g} is at the edge of the grid")
+    images, seconds = {"train": len(train), "test": len(test)}, time.perf_counter() - start
+    return ProbeReport("logistic", metrics, {"C": best}, table, images, train.values.shape[1], seconds, tuple(notes))
+
+
+def _label_ranks(scores: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rank (n,) of each true label, 0 for the highest of scores (n, classes); ties go to the lower class."""
+    own = np.take_along_axis(scores, labels[:, None], axis=1)
+    lower = np.arange(scores.shape[1]) < labels[:, None]
+    return np.asarray(((scores > own) | ((scores == own) & lower)).sum(axis=1))
+
+
+# nearest neighbors
+
+
+def _valid_ks(ks: Sequence[int] | None, samples: int) -> list[int]:
+    """Return the numbers of neighbors in rising order; the default grid is cut to the number of samples."""
+    if ks is not None and (not ks or min(ks) < 1):
+        raise CrateError(f"k is {list(ks)}; give one or more numbers of at least 1")
+    grid = sorted(set(KS if ks is None else ks))
+    valid = [k for k in grid if k < samples]
+    if not valid or (ks is not None and len(valid) < len(grid)):
+        raise CrateError(f"{samples} training images are too few for k={grid[len(valid)]}; use a k below {samples}")
+    return valid
+
+
+def nearest_neighbors(
+    queries: Tensor, values: NDArray[np.float32], k: int, first: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Find the k rows of `values` (n, d) most similar to each of `queries` (m, d), which have unit length.
+
+    Returns cosine similarities and row indices, both (m, k) on the CPU: the most similar first, the earlier of equals.
+    If `first` is given, query i is row `first` + i of `values`, which is left out of its own neighbors.
+    """
+    best = queries.new_empty(len(queries), 0), queries.new_empty(len(queries), 0, dtype=torch.long)
+    for start in range(0, len(values), NEIGHBOR_BLOCK):
+        block = _normalized(values[start : start + NEIGHBOR_BLOCK], queries.device)
+        similarity = queries @ block.T
+        if first is not None:
+            low, high = max(first, start), min(first + len(queries), start + len(block))
+            own = torch.arange(low, max(low, high), device=queries.device)
+            similarity[own - first, own - start] = -torch.inf
+        block_best, columns = _top_k(similarity, k)
+        # The sort is stable and earlier blocks come first, so equal similarities keep the order of their rows.
+        merged, order = torch.cat([best[0], block_best], 1).sort(dim=1, descending=True, stable=True)
+        best = merged[:, :k], torch.cat([best[1], columns + start], 1).gather(1, order[:, :k])
+    return best[0].cpu(), best[1].cpu()
+
+
+def _top_k(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest values of each row and their columns; of equal values the first, unlike `topk`."""
+    k = min(k, similarity.shape[1])
+    values, columns = similarity.topk(min(k + 1, similarity.shape[1]))
+    tied = (values[:, 1:] == values[:, :-1]).any(dim=1).nonzero().flatten()
+    values, columns = values[:, :k], columns[:, :k]
+    if len(tied):
+        rows, smallest = similarity[tied], values[tied, -1:]
+        above, equal = rows > smallest, rows == smallest
+        remaining = k - above.sum(dim=1, keepdim=True)
+        selected = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= remaining))
+        indices = selected.nonzero()[:, 1].view(len(tied), k)
+        values[tied], order = rows.gather(1, indices).sort(dim=1, descending=True, stable=True)
+        columns[tied] = indices.gather(1, order)
+    return values, columns
+
+
+def _normalized(values: Any, device: torch.device) -> Tensor:
+    return F.normalize(torch.from_numpy(np.array(values, np.float32)).to(device), dim=1)
+
+
+# logistic regression
+
+
+def _standardized(
+    fitted: NDArray[np.float32], others: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return both arrays scaled such that `fitted` has mean 0 and standard deviation 1 (0 where it is constant)."""
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler(copy=False)  # `astype` copies already
+    return scaler.fit_transform(fitted.astype(np.float64)), scaler.transform(others.astype(np.float64))
+
+
+def _fit(model: Any, x: NDArray[np.float64], labels: NDArray[np.int64]) -> bool:
+    """Fit the model and return whether it converged, instead of scikit-learn's warning; pass on other warnings."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(x, labels)
+    others = [warning for warning in caught if not issubclass(warning.category, ConvergenceWarning)]
+    for warning in others:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return len(others) == len(caught)
+
+
+def _top5(model: Any, x: NDArray[np.float64], test: Features) -> float | None:
+    if len(test.classes) <= 5:
+        return None
+    if len(model.classes_) == 2:  # a single score, and both classes among the best five
+        return 1.0
+    ranks = _label_ranks(model.decision_function(x), np.searchsorted(model.classes_, test.labels))
+    return float((ranks < 5).mean())

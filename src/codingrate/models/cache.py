@@ -1,12 +1,13 @@
-"""What generation keeps of earlier tokens: transformers' own caches, with layers that hold one tensor in place of two.
+"""Caches for generation: those of transformers, with layers that hold one tensor instead of two.
 
-In MSSA query, key and value are one projection w = U_kᵀz, so that w is all that later tokens need. An empty
-`DynamicCache` or `StaticCache`, made by `generate` or by the caller, is given such layers by the model that first
-uses it (`adopt`); what generation does with a cache (reorder, crop, repeat, reset) then acts on the one tensor.
+In MSSA query, key and value are one projection w = U_kᵀz, so that later tokens need only w. The model that first uses
+an empty `DynamicCache` or `StaticCache`, created by `generate` or by the caller, replaces its layers by such layers
+(`use_projection_layers`). Everything generation does with a cache (reorder, crop, repeat, reset) acts on one tensor.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,54 +17,53 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer, StaticLayer
 
 from ..errors import CrateError
-from ..operators import visible_pairs
+from ..operators import attention_mask
 
 
 class _OneTensor:
-    """The half of a cache layer that knows its values to be its keys, w (batch, K, n, p)."""
+    """Mixin for a cache layer whose values are its keys, w (batch, K, n, p)."""
 
     keys: Tensor
     is_initialized: bool
+    lazy_initialization: Callable[[Tensor, Tensor], None]
+    store: Callable[[Tensor], None]
 
     @property
     def values(self) -> Tensor:
-        """The keys: there is no second tensor."""
+        """The keys; there is no second tensor."""
         return self.keys
 
     @values.setter
     def values(self, value: Tensor | None) -> None:
-        """Nothing: transformers' layers set both in turn."""
+        """Ignore the value: the layers of transformers set keys and values in turn."""
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Rows by the beams that go on."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Rows by their indices."""
         if self.is_initialized:
             self.keys = self.keys.index_select(0, indices.to(self.keys.device))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Every row so many times."""
         if self.is_initialized:
             self.keys = self.keys.repeat_interleave(repeats, dim=0)
 
-    def expect_one(self, key: Tensor, value: Tensor) -> None:
-        """Refuse a model whose values are not its keys."""
-        if value is not key:
-            raise CrateError("this cache holds one tensor per layer, for attention 'mssa'; give another model its own")
-
-
-class ProjectionLayer(_OneTensor, DynamicLayer):  # type: ignore[misc]
-    """w of all tokens so far, growing with every step."""
-
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append w of the new tokens, and hand out w of all as key and value."""
-        self.expect_one(key_states, value_states)
+        """Store w of the new tokens; return all of w as key and value."""
+        if value_states is not key_states:
+            raise CrateError("this cache holds one tensor per layer, for attention 'mssa'; use a new cache per model")
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        self.keys = torch.cat([self.keys, key_states], dim=-2)
+        self.store(key_states)
         return self.keys, self.keys
+
+
+class DynamicProjectionLayer(_OneTensor, DynamicLayer):  # type: ignore[misc]
+    """w of all tokens so far, growing with every step."""
+
+    def store(self, w: Tensor) -> None:
+        """Append w of the new tokens."""
+        self.keys = torch.cat([self.keys, w], dim=-2)
 
 
 class StaticProjectionLayer(_OneTensor, StaticLayer):  # type: ignore[misc]
@@ -71,68 +71,61 @@ class StaticProjectionLayer(_OneTensor, StaticLayer):  # type: ignore[misc]
 
     cumulative_length: Tensor  # type: ignore[assignment]
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write w of the new tokens in its place, and hand out all of the memory as key and value."""
-        self.expect_one(key_states, value_states)
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        new = key_states.shape[-2]
-        place = torch.arange(new, device=self.keys.device) + self.cumulative_length
-        self.cumulative_length.add_(new)  # in place: a compiled step knows it by its address
-        self.keys.index_copy_(2, place, key_states)
-        return self.keys, self.keys
+    def store(self, w: Tensor) -> None:
+        """Write w of the new tokens to their positions."""
+        positions = torch.arange(w.shape[-2], device=self.keys.device) + self.cumulative_length
+        self.cumulative_length.add_(w.shape[-2])  # in place: a compiled step knows it by its address
+        self.keys.index_copy_(2, positions, w)
 
 
-def adopt(cache: Cache) -> None:
-    """Give an empty cache layers that hold one tensor; other kinds of layers (quantized) keep two and serve as well."""
+def use_projection_layers(cache: Cache) -> None:
+    """Replace the layers of an empty cache by layers that hold one tensor; quantized layers stay and hold two."""
     if cache.layer_class_to_replicate is DynamicLayer:
-        cache.layer_class_to_replicate = ProjectionLayer
+        cache.layer_class_to_replicate = DynamicProjectionLayer
     for index, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and not layer.is_initialized:
-            cache.layers[index] = ProjectionLayer()
+            cache.layers[index] = DynamicProjectionLayer()
         elif type(layer) is StaticLayer and not layer.is_initialized:
             cache.layers[index] = StaticProjectionLayer(layer.max_cache_len)
 
 
-def tokens_seen(cache: Cache | None) -> int | Tensor:
-    """Tokens in a cache; of a static one a tensor, which a compiled step can read, and a copy, as it counts on."""
-    seen: int | Tensor = 0 if cache is None else cache.get_seq_length()
-    return seen.clone() if isinstance(seen, Tensor) else seen
+def cached_length(cache: Cache | None) -> int | Tensor:
+    """Return the number of tokens in a cache; for a static cache a copy of its counter, which a compiled step reads."""
+    length: int | Tensor = 0 if cache is None else cache.get_seq_length()
+    return length.clone() if isinstance(length, Tensor) else length
 
 
-def visible_with_past(
-    cache: Cache, seen: int | Tensor, mask: Tensor | None, tokens: int, device: torch.device
+def cached_attention_mask(
+    cache: Cache, past_length: int | Tensor, mask: Tensor | None, tokens: int, device: torch.device
 ) -> Tensor | None:
-    """Which tokens each of the new ones may see, (batch or 1, 1, new, all); None: the attention knows by itself.
+    """Return which tokens each new token may attend to, (batch or 1, 1, new, all); None if the operator needs no mask.
 
-    `mask` (batch, seen + new) is True where a token is real. A static cache has room for more tokens than there are;
-    nothing sees that far ahead.
+    `mask` (batch, past_length + new) is True for real tokens. A static cache has memory for more tokens than there
+    are; no token attends to that part.
     """
-    if mask is None and isinstance(seen, int) and seen == 0:
+    if mask is None and isinstance(past_length, int) and past_length == 0:
         return None
-    length = cache.get_max_length() if cache.is_compileable else int(seen) + tokens
+    length = cache.get_max_length() if cache.is_compileable else int(past_length) + tokens
     if mask is not None:
         mask = F.pad(mask, (0, length - mask.shape[-1]))
-    pairs = visible_pairs(tokens, length, True, mask, device, seen)
+    pairs = attention_mask(tokens, length, True, mask, device, past_length)
     return pairs if pairs is None or pairs.ndim == 4 else pairs[None, None]
 
 
 @dataclass(frozen=True)
-class LayerPast:
-    """One layer's part of a cache, as an attention operator meets it (`operators.Past`)."""
+class LayerCache:
+    """The part of a cache that belongs to one layer, as an attention operator reads it (`operators.KeyValueCache`)."""
 
     cache: Cache
     index: int
-    seen: int | Tensor
+    past_length: int | Tensor
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep keys and values (batch, K, n, p) of the new tokens, and hand out those of all tokens."""
-        keys, values = self.cache.update(key, value, self.index)
-        return keys, values
+        return self.cache.update(key, value, self.index)
 
 
 def cache_bytes(cache: Cache) -> int:
-    """Bytes of keys and values in a cache, each tensor counted once."""
+    """Return the bytes of keys and values in a cache, each tensor counted once."""
     layers: list[Any] = [layer for layer in cache.layers if layer.is_initialized]  # type: ignore[union-attr]
     tensors = {tensor.data_ptr(): tensor.nbytes for layer in layers for tensor in (layer.keys, layer.values)}
     return sum(tensors.values())

@@ -1,14 +1,15 @@
-"""Checkpoint files: read without running what is in them, and model folders written whole or not at all."""
+"""Checkpoint files: read them without running their code, rename their tensors, build models from them."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
-import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -16,68 +17,64 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..errors import CrateError
+from .base import CratePreTrainedModel
+from .presets import build_config
+
+Report = Callable[[str], None]
 
 _WRAPPERS = ("state_dict", "model")
-"""Where training scripts keep the weights, beside optimizer, epoch and the like."""
+"""Keys under which training scripts store the weights, beside optimizer, epoch and the like."""
 _PREFIXES = ("module.", "_orig_mod.")
-"""What data-parallel training and compilation put in front of every key."""
-_SAVED = re.compile(
-    r".*\.safetensors(\.index\.json)?|(config|preprocessor_config|generation_config)\.json"
-    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt|chat_template\.jinja"
-)
-"""Files that saving a model writes, and that a later save may replace."""
+"""Prefixes that data-parallel training and compilation add to every key."""
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The state dict in a file, on the CPU, without wrapper and prefixes.
+    """Read the state dict in a file to the CPU, without wrapper and prefixes.
 
-    Safetensors by suffix, PyTorch's own format otherwise. Unpickling runs with `weights_only`: nothing in the
-    file is ever called, and a file that needs more is refused. PyTorch files are mapped, not read, so that
-    the optimizer's state, twice the size of the weights, costs nothing. Copy what you keep.
+    A file is read as safetensors by its suffix, else as a PyTorch file. Unpickling uses `weights_only`: nothing in the
+    file is ever called, and a file that needs more raises an error. PyTorch files are memory-mapped, so that the
+    state of an optimizer, twice the size of the weights, is not read. Copy the tensors that you keep.
     """
     try:
         if path.is_dir():
             raise CrateError("is a folder; give the file, or open a saved model by from_pretrained")
         if not path.is_file():
             raise CrateError("no such file")
-        contents = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+        contents = load_file(path, device="cpu") if path.suffix == ".safetensors" else _read_torch(path)
+    except SafetensorError as error:
+        raise CrateError("is truncated or not a safetensors file; download it again") from error
     except OSError as error:
         raise CrateError(f"cannot be read ({error.strerror or error})") from error
-    return strip_prefixes(unwrap(contents))
-
-
-def _read_safetensors(path: Path) -> object:
-    try:
-        return load_file(path, device="cpu")
-    except SafetensorError as error:
-        raise CrateError("is cut short or no safetensors file; download it again") from error
+    tensors = _unwrap(contents)
+    while prefix := next((p for p in _PREFIXES if all(key.startswith(p) for key in tensors)), None):
+        tensors = {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
+    return tensors
 
 
 def _read_torch(path: Path) -> object:
     with path.open("rb") as file:
         start = file.read(4)
-    zipped = start == b"PK\x03\x04"  # PyTorch's own since 1.6, the only one that can be mapped
-    bare = start[:1] == b"\x80" and start[1:2] > b"\x02"  # a pickle by Python's own hand, not by PyTorch's
+    zipped = start == b"PK\x03\x04"  # the format of PyTorch since 1.6, the only one that can be mapped
+    bare = start[:1] == b"\x80" and start[1:2] > b"\x02"  # written by pickle itself, not by torch.save
     try:
-        # Training files of the MAE convention keep their command line, a Namespace: attributes, no behaviour.
+        # Training files of the MAE convention contain their command line, a Namespace: attributes without behavior.
         with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-    except Exception as error:  # an unpickler that meets garbage raises anything
+    except Exception as error:  # an unpickler that reads garbage may raise anything
         code = re.search(r"GLOBAL (\S+)", str(error))
         if code or bare or "TorchScript" in str(error):
             kind = code[1] if code else "a bare pickle" if bare else "TorchScript"
             raise CrateError(
-                f"holds more than tensors ({kind}), which could run code, and "
-                "was not opened; re-save it as a plain state dict (torch.save(model.state_dict(), …)) or as "
-                "safetensors"
+                f"holds more than tensors ({kind}), which could run code, and was not opened; re-save it as a plain "
+                "state dict (torch.save(model.state_dict(), …)) or as safetensors"
             ) from error
-        raise CrateError("is cut short or no PyTorch checkpoint; download it again") from error
+        raise CrateError("is truncated or not a PyTorch checkpoint; download it again") from error
 
 
-def unwrap(contents: object) -> dict[str, Tensor]:
-    """The innermost mapping of names to tensors; anything else is refused."""
-    for _ in range(4):  # more wrappers are no wrappers, and a file may hold itself
+def _unwrap(contents: object) -> dict[str, Tensor]:
+    """Return the innermost mapping of names to tensors; raise an error for anything else."""
+    for _ in range(4):  # more levels are not wrappers, and a file may contain itself
         if isinstance(contents, Mapping):
             inner = (contents[key] for key in _WRAPPERS if isinstance(contents.get(key), Mapping))
             contents = next(inner, contents)
@@ -85,80 +82,114 @@ def unwrap(contents: object) -> dict[str, Tensor]:
         raise CrateError(f"holds a {type(contents).__name__}, not a mapping of names to tensors")
     if all(isinstance(contents.get(key), Mapping) for key in ("student", "teacher")):
         raise CrateError("looks like a DINO training file (student and teacher), not a released CRATE checkpoint")
-    strays = [str(key) for key, value in contents.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
-    if not contents or len(strays) == len(contents):
-        held = f"; it holds {listed(strays)}" if strays else ""
-        raise CrateError(f"holds no tensors, also not under {' or '.join(map(repr, _WRAPPERS))}{held}")
-    if strays:
-        raise CrateError(f"mixes tensors with something else: {listed(strays)}; keep the state dict only")
+    others = [str(key) for key, value in contents.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
+    if not contents or len(others) == len(contents):
+        held = f"; it holds {join_names(others)}" if others else ""
+        raise CrateError(f"holds no tensors, not even under {' or '.join(map(repr, _WRAPPERS))}{held}")
+    if others:
+        raise CrateError(f"mixes tensors with other values: {join_names(others)}; keep the state dict only")
     return dict(contents)
 
 
-def strip_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors without a prefix that all keys carry, however often it was put in front."""
-    names = dict(tensors)
-    while prefix := next((p for p in _PREFIXES if all(key.startswith(p) for key in names)), None):
-        names = {key.removeprefix(prefix): tensor for key, tensor in names.items()}
-    return names
-
-
-def listed(names: list[str], limit: int = 3) -> str:
-    """The first few names, and how many more there are."""
+def join_names(names: Iterable[str], limit: int = 3) -> str:
+    """Join the first few names, and state how many more there are."""
+    names = list(names)
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def plain_numbers(name: str, tensor: Tensor) -> Tensor:
-    """A stored tensor in float32 with memory of its own; one that is no table of finite numbers is refused."""
+@dataclass(frozen=True)
+class Source:
+    """The stored tensor, or several to concatenate, that become one parameter; no key stands for the identity map."""
+
+    keys: tuple[str, ...]
+    transposed: bool = False
+    """Whether a matrix is stored as (in, out)."""
+    leading: int = 0
+    """Number of leading axes of length one."""
+
+
+def renamed(
+    names: Mapping[str, str],
+    ours: str = "",
+    theirs: str = "",
+    layers: int = 1,
+    transposed: bool = False,
+    leading: int = 0,
+) -> dict[str, Source]:
+    """Return the sources in a table of names, ours: theirs, which follow the prefixes `ours` and `theirs`.
+
+    `{}` stands for the index of a layer and `*` for both weight and bias. Several of their names, separated by spaces,
+    are concatenated.
+    """
+    return {
+        f"{ours}{name}".format(i).replace("*", kind): Source(
+            tuple(f"{theirs}{key}".format(i).replace("*", kind) for key in keys.split()), transposed, leading
+        )
+        for name, keys in names.items()
+        for i in range(layers)
+        for kind in ("weight", "bias")
+    }
+
+
+@dataclass(frozen=True)
+class ImportPlan:
+    """A checkpoint as one of our models: its class, its config fields, and the source of each parameter."""
+
+    title: str
+    model: type[CratePreTrainedModel]
+    fields: Mapping[str, Any]
+    sources: Mapping[str, Source]
+    unused: str
+    """Regular expression of keys that the model does not use."""
+
+
+def build_imported(plan: ImportPlan, tensors: Mapping[str, Tensor], report: Report) -> CratePreTrainedModel:
+    """Build the model of a plan in float32 and eval mode, without drawing random weights first."""
+    needed = {key for source in plan.sources.values() for key in source.keys}
+    if missing := sorted(needed - set(tensors)):
+        raise CrateError(f"{plan.title} without {join_names(missing)}; the checkpoint is incomplete")
+    if unexpected := sorted(key for key in set(tensors) - needed if not re.fullmatch(plan.unused, key)):
+        raise CrateError(f"{plan.title} with unexpected tensors: {join_names(unexpected)}")
+    config = build_config(plan.fields)
+    with torch.device("meta"):
+        model = plan.model(config)
+    values = {name: _value(plan.sources[name], tensors, empty.shape) for name, empty in model.state_dict().items()}
+    model.load_state_dict(values, strict=True, assign=True)
+    model.tie_weights()
+    if dtypes := {str(tensors[key].dtype) for key in needed} - {"torch.float32"}:
+        report(f"stored as {join_names(sorted(dtypes))}: cast to torch.float32")
+    return model.eval()
+
+
+def _value(source: Source, tensors: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+    """Convert stored tensors to a parameter of ours: float32, contiguous, in its own memory and our shape.
+
+    A convolution (d, 3, P, P) becomes the projection of patches flattened by row, column, channel.
+    """
+    if not source.keys:
+        return torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
+    parts = [_float32(key, tensors[key]) for key in source.keys]
+    value = parts[0] if len(parts) == 1 else torch.cat(parts)
+    expected = (1,) * source.leading + tuple(shape)
+    convolution = len(shape) == 2 and value.ndim == 4
+    if convolution:
+        side = math.isqrt(shape[1] // 3)
+        expected = (shape[0], 3, side, side)
+    elif source.transposed:
+        expected = tuple(reversed(shape))
+    if tuple(value.shape) != expected:
+        raise CrateError(f"{join_names(source.keys)} has shape {tuple(value.shape)}; expected {expected}")
+    if convolution:
+        value = value.permute(0, 2, 3, 1)
+    return (value.mT if source.transposed and value.ndim == 2 else value).reshape(shape).contiguous()
+
+
+def _float32(name: str, tensor: Tensor) -> Tensor:
+    """Copy a stored tensor to float32; raise an error if it is not a dense tensor of finite numbers."""
     if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.is_meta:
         raise CrateError(f"{name} is {tensor.dtype}, {tensor.layout} on {tensor.device}; expected plain numbers")
     value = tensor.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     if not value.isfinite().all():
         raise CrateError(f"{name} holds NaN or infinity; the file is damaged")
     return value
-
-
-def note_casts(tensors: Iterable[Tensor], report: Callable[[str], None]) -> None:
-    """Say which kinds of numbers were stored, where they were others than ours."""
-    if kinds := {str(tensor.dtype) for tensor in tensors} - {"torch.float32"}:
-        report(f"stored as {listed(sorted(kinds))}: cast to torch.float32")
-
-
-def check_destination(directory: Path, overwrite: bool) -> None:
-    """Refuse a folder with something in it; with `overwrite`, one with something other than a saved model."""
-    if not directory.exists():
-        return
-    if not directory.is_dir():
-        raise CrateError(f"{directory}: is a file; give a folder")
-    if directory.resolve() == Path.cwd():  # putting another in its place would pull the rug from under the caller
-        raise CrateError(f"{directory}: is the current folder; give one of its own")
-    inside = sorted(entry.name for entry in directory.iterdir())
-    if inside and not overwrite:
-        raise CrateError(f"{directory}: is not empty; give another folder or overwrite=True")
-    if foreign := [name for name in inside if not _SAVED.fullmatch(name)]:
-        raise CrateError(f"{directory}: holds more than a saved model ({listed(foreign)}); give another folder")
-
-
-def write_folder(directory: Path, save: Callable[[Path], None], overwrite: bool) -> None:
-    """Let `save` fill a temporary folder beside `directory`, then put it in its place.
-
-    Whoever looks sees the old folder, none, or the new one complete; never half a model.
-    """
-    directory = directory.resolve()
-    check_destination(directory, overwrite)
-    temporary, old = (directory.with_name(f".{directory.name}.{uuid4().hex[:8]}.{kind}") for kind in ("new", "old"))
-    try:
-        temporary.mkdir(parents=True)
-        save(temporary)
-        check_destination(directory, overwrite)  # it may have been filled in the meantime
-        if directory.exists():
-            directory.rename(old)
-        temporary.rename(directory)
-    except (OSError, SafetensorError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise CrateError(" ".join(f"{directory}: cannot be written ({why})".split())) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if old.exists() and not directory.exists():
-            old.rename(directory)
-        shutil.rmtree(old, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import torch.nn.functional as F
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from .base import CrateModel, CratePreTrainedModel
 from .config import CrateConfig
-from .outputs import CrateTaskOutput
+from .outputs import CrateTaskOutput, can_return_tuple
 
 
 class CrateForImageClassification(CratePreTrainedModel):
@@ -26,43 +25,19 @@ class CrateForImageClassification(CratePreTrainedModel):
         self.post_init()
 
     def features(self, pixel_values: Tensor) -> Tensor:
-        """What the head reads of images, (batch, d): for probes and neighbours."""
-        queries = 1 if self.config.pooling == "class" else None
-        return self.pool(self.crate(pixel_values, return_dict=True, queries=queries).last_hidden_state)
+        """Compute the input of the head (batch, d), which probes and neighbor search use as features."""
+        return self.head_norm(self.crate.pooled(pixel_values)[1])
 
-    def pool(self, last_hidden_state: Tensor) -> Tensor:
-        """The pooled and normalised token the head reads, (batch, d)."""
-        if self.config.pooling == "class":
-            return self.head_norm(last_hidden_state[:, 0])
-        return self.head_norm(last_hidden_state.mean(dim=1))
-
+    @can_return_tuple
     def forward(
-        self,
-        pixel_values: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | Collection[int] | None = None,
-        return_dict: bool | None = None,
-        **_: Any,
-    ) -> CrateTaskOutput | tuple[Any, ...]:
-        """Images (batch, channels, height, width) to logits (batch, classes).
+        self, pixel_values: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any
+    ) -> CrateTaskOutput:
+        """Map images (batch, channels, height, width) to logits (batch, classes).
 
-        `labels` are class indices (batch,) or, for mixed targets, distributions (batch, classes).
+        `labels` are class indices (batch,) or, for mixed targets, distributions (batch, classes). Other keywords, such
+        as `output_hidden_states`, are those of the body.
         """
-        body = self.crate(
-            pixel_values,
-            output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-            queries=1 if self.config.pooling == "class" else None,
-        )
-        logits = self.head(self.pool(body.last_hidden_state))
+        body, z = self.crate.pooled(pixel_values, **kwargs)
+        logits = self.head(self.head_norm(z))
         loss = None if labels is None else self.regularized(F.cross_entropy(logits, labels))
-        output = CrateTaskOutput(
-            loss=loss,
-            logits=logits,
-            hidden_states=body.hidden_states,
-            compressed_states=body.compressed_states,
-            attentions=body.attentions,
-        )
-        return output if self.crate.returns_dict(return_dict) else output.to_tuple()
+        return CrateTaskOutput.from_body(body, logits, loss)

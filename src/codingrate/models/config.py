@@ -1,10 +1,11 @@
 """One typed configuration for every model: vision and text, white box and black box.
 
-`strict` reads the types of the fields, so that annotations are not postponed here.
+Annotations are not postponed here, because `strict` reads the types of the fields.
 """
 
 import dataclasses
 import difflib
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -13,15 +14,26 @@ from transformers import PreTrainedConfig
 from ..errors import CrateError, unknown_name
 from ..operators import ATTENTION, SPARSIFIERS, AttentionSpec, SparsifierSpec
 
+_COUNTS = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_channels", "expansion",
+    "projection_hidden", "projection_bottleneck", "prototypes",
+)  # fmt: skip
+_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **{name: (lambda value: value >= 1, "be at least 1") for name in _COUNTS},
+    "dropout": (lambda value: 0 <= value < 1, "be at least 0 and below 1"),
+    "mask_ratio": (lambda value: 0 < value < 1, "lie between 0 and 1"),
+    "position_scale": (lambda value: value > 0, "be above 0; positions='none' leaves positions out"),
+}
+
 
 @strict
 class CrateConfig(PreTrainedConfig):
-    """Everything that defines a model. Defaults are the paper's; where the released code differs, a field says so."""
+    """Configuration of a model. Defaults follow the paper; a field describes each difference of the released code."""
 
     model_type: ClassVar[str] = "crate"
 
     modality: Literal["vision", "text"] = "vision"
-    """What the embedding reads: `pixel_values` or `input_ids`."""
+    """Input of the embedding: `pixel_values` or `input_ids`."""
 
     # The layers (paper 2.3-2.5)
     hidden_size: int = 384
@@ -31,18 +43,18 @@ class CrateConfig(PreTrainedConfig):
     num_attention_heads: int = 6
     """Number of subspaces K."""
     head_dim: int | None = None
-    """Dimension p of each subspace; None is d/K."""
+    """Dimension p of each subspace. Default: d/K."""
     attention: str = "mssa"
-    """Attention operator, by name."""
+    """Name of the attention operator."""
     sparsifier: str = "ista"
-    """Sparsifier, by name."""
+    """Name of the sparsifier."""
     causal: bool = False
-    """Whether token t sees tokens 1..t only."""
+    """Whether token t attends to tokens 1..t only."""
     skip: Literal["normalized", "residual"] = "normalized"
-    """Where the skip around attention starts: LN(Z) + MSSA(LN(Z)), the paper's pseudocode, or
-    Z + MSSA(LN(Z)), the released code and every black-box transformer."""
+    """Start of the skip around attention: LN(Z) + MSSA(LN(Z)), as in the paper's pseudocode, or
+    Z + MSSA(LN(Z)), as in the released code and every black-box transformer."""
     norm: Literal["pre", "post"] = "pre"
-    """LayerNorm before each half of a layer, or, in BERT and RoBERTa, after its skip: LN(Z + MSSA(Z))."""
+    """LayerNorm before each half of a layer or, as in BERT and RoBERTa, after its skip: LN(Z + MSSA(Z))."""
     step_size: float | int = 0.1
     """Step η of ISTA."""
     sparsity: float | int = 0.1
@@ -52,27 +64,27 @@ class CrateConfig(PreTrainedConfig):
     expansion: int = 4
     """Hidden width of `mlp` and dictionary width of `odl`, in units of d."""
     activation: Literal["gelu", "gelu-tanh"] = "gelu"
-    """Activation of `mlp`: GELU, or its approximation by a tanh, which GPT-2 was trained with."""
+    """Activation of `mlp`: GELU, or its approximation by a tanh, which GPT-2 uses."""
     attention_scale: float | int | None = None
-    """Factor inside the softmax. None: p^-½ (pseudocode, released code); `mssa-tied`: 1 (the equations)."""
+    """Factor inside the softmax. Default: p^-½ (pseudocode, released code), for `mssa-tied` 1 (equations)."""
     coding_precision: float | int = 0.5
     """ε of β = p/(nε²) in `mssa-tied`."""
     projection_bias: bool = False
     """Bias of the projections of `mhsa` and `tssa`."""
     output_bias: bool = True
-    """Bias of the trainable output map W (pseudocode and released code; not in the equations)."""
+    """Bias of the trainable output map W, which is in the pseudocode and released code, not in the equations."""
     layer_norm_eps: float | int = 1e-5
     """ε of the LayerNorms inside the layers."""
     dropout: float | int = 0.0
     """Dropout of embeddings, attention and output maps."""
     orthogonality: Literal["none", "penalty", "parametrize"] = "none"
-    """The theory's constraint on U and D: not enforced, added to the training loss, or built in."""
+    """Constraint of the theory on U and D: not enforced, added to the training loss, or built in."""
     orthogonality_weight: float | int = 1e-4
     """Weight of the penalty Σ‖UᵀU − I‖² + ‖DᵀD − I‖²."""
 
     # From data to tokens
     image_size: int | list[int] | tuple[int, int] = 224
-    """Height and width of the images the position table is made for; others are interpolated."""
+    """Side, or height and width, of images that fit the position table; for others it is interpolated."""
     patch_size: int = 16
     """Side P of a patch."""
     num_channels: int = 3
@@ -80,30 +92,30 @@ class CrateConfig(PreTrainedConfig):
     patch_norm: bool = True
     """LayerNorm before and after the patch projection (pseudocode of the classifier)."""
     class_token: bool = True
-    """Whether a class token goes in front."""
+    """Whether to prepend a class token."""
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     """Position table: trained, or frozen sines and cosines (two-dimensional for images)."""
     position_scale: float | int = 1.0
-    """Amplitude of sinusoidal positions. At 1 they drown words that start at N(0, 0.02²); about three times the
-    words' own `initializer_range` lets small text models see both."""
+    """Amplitude of sinusoidal positions. At 1 they dominate word embeddings, which start at N(0, 0.02²). For small text
+    models use about three times `initializer_range`."""
     interpolate_offset: float | int = 0.0
-    """Added to the target side when a position table is resized; the released patch-8 code takes 0.1."""
+    """Number added to the target side when a position table is resized; 0.1 in the released patch-8 code."""
     vocab_size: int = 50265
     """Number of token ids."""
     max_position_embeddings: int = 514
     """Rows of the position table of a text model."""
     position_offset: int = 0
-    """Row of the first token. RoBERTa takes 2, numbers only tokens that are not padding, and gives padding row 1."""
+    """Row of the first token. RoBERTa uses 2, numbers only tokens that are not padding, and gives padding row 1."""
     type_vocab_size: int = 0
-    """Rows of the token-type table; 0 leaves it out."""
+    """Rows of the token-type table; 0 for no table."""
     embedding_norm: bool = False
     """LayerNorm on the sum of the text embeddings."""
     pad_token_id: int | None = None
-    """Id of padding."""
+    """Id of the padding token."""
     bos_token_id: int | None = None
-    """Id that begins a text, a generated one without a prompt too."""
+    """Id of the token that begins a text, also a generated text without a prompt."""
     eos_token_id: int | list[int] | None = None
-    """Id or ids that end a generated text."""
+    """Id or ids of tokens that end a generated text."""
 
     # From tokens to the task
     final_norm: bool = False
@@ -113,34 +125,34 @@ class CrateConfig(PreTrainedConfig):
     head_norm_eps: float | int = 1e-5
     """ε of the LayerNorms outside the layers."""
     pooling: Literal["class", "mean"] = "class"
-    """What an image classifier reads: the class token, or the mean of all tokens."""
+    """Input of the head of an image classifier: the class token, or the mean of all tokens."""
     prediction_transform: bool = False
-    """Linear, GELU and LayerNorm before the tied masked-LM head (RoBERTa), with a bias per word."""
+    """Whether the masked-LM head has a linear map, GELU and LayerNorm before it and a bias, as in RoBERTa."""
     tie_word_embeddings: bool = True
-    """Whether the language-model head is the embedding itself."""
+    """Whether the head of a language model is tied to the word embedding."""
     initializer: Literal["torch", "xavier", "normal"] = "torch"
-    """Linear maps: PyTorch's default (released classifier), Xavier-uniform (MAE) or N(0, 0.02²) (language)."""
+    """Initialization of linear maps: PyTorch's (released classifier), Xavier-uniform (MAE), N(0, 0.02²) (text)."""
     initializer_range: float | int = 0.02
-    """Standard deviation of normal initialisation."""
+    """Standard deviation of normal initialization."""
     scaled_output_init: bool = False
-    """Whether the maps that end attention and MLP are drawn smaller, N(0, 0.02²/2L), as in nanoGPT."""
+    """Whether the output maps of attention and MLP start smaller, at N(0, 0.02²/2L), as in nanoGPT."""
 
     # The masked autoencoder (paper 3.3, 4.1.2)
     mask_ratio: float | int = 0.75
     """Share of patches removed."""
     mask_space: Literal["pixel", "embedding", "drop"] = "pixel"
-    """Where a removed patch becomes the mask token: before the patch projection (paper), after it (released
-    code), or it is dropped from the encoder and enters the decoder (the black-box MAE)."""
-    decoder: Literal["mirror", "forward"] = "mirror"
-    """Decoder layers: g^ℓ, which undoes f^ℓ, or layers like the encoder's (the black-box MAE)."""
+    """Stage at which the mask token replaces a removed patch: before the patch projection (paper), after it (released
+    code), or in the decoder, if the encoder drops the patch (black-box MAE)."""
+    decoder_type: Literal["mirror", "forward"] = "mirror"
+    """Decoder layers: g^ℓ, which undoes f^ℓ, or layers like those of the encoder (black-box MAE)."""
     decoder_layers: int | None = None
-    """Depth of the decoder; None is the encoder's."""
+    """Number of decoder layers. Default: that of the encoder."""
     subtract_positions: bool = True
-    """Whether positions are subtracted before the last map, W_post(Z − E_pos) (paper)."""
+    """Whether to subtract positions before the last map, W_post(Z − E_pos) (paper)."""
     loss_on: Literal["all", "masked"] = "all"
-    """Patches the reconstruction loss counts: the whole image (paper) or the removed ones (released code)."""
+    """Patches in the reconstruction loss: the whole image (paper) or the removed ones (released code)."""
     normalize_pixels: bool = False
-    """Whether each target patch is centred and scaled to unit variance."""
+    """Whether to center each target patch and scale it to unit variance."""
 
     # Self-distillation (paper 4.1.3)
     projection_head: Literal["released", "paper"] = "released"
@@ -148,74 +160,58 @@ class CrateConfig(PreTrainedConfig):
     projection_hidden: int = 2048
     """Hidden width of the released projection head."""
     projection_bottleneck: int = 256
-    """Width of the unit vectors its prototypes are compared with."""
+    """Width of the unit vectors that are compared with the prototypes."""
     prototypes: int = 65536
-    """Rows P of its last map, the number of scores."""
+    """Number P of prototypes, the rows of the last map of the head."""
     normalize_prototypes: bool = True
-    """Whether prototypes keep unit length: DINO advises no for its small model, yes for its base."""
+    """Whether prototypes keep unit length. DINO advises False for its small model and True for its base model."""
 
     def __post_init__(self, **kwargs: Any) -> None:
-        for key in kwargs:  # transformers keeps what it does not know; a slip of the finger is not such a thing
+        for key in kwargs:  # transformers keeps unknown fields; a misspelled one is refused here
             if difflib.get_close_matches(key, type(self).field_names(), n=1, cutoff=0.85):
                 raise unknown_name("config field", key, type(self).field_names())
         super().__post_init__(**kwargs)
-        self.architectures = self.architectures or []  # an Auto class of several models looks through them
+        self.architectures = self.architectures or []  # an Auto class of several models iterates over them
         self.check()
 
     @classmethod
     def field_names(cls) -> list[str]:
-        """The fields a user may set."""
+        """Return the fields that a user may set, sorted."""
         return sorted(field.name for field in dataclasses.fields(cls))
 
-    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "CrateConfig":
-        """This config itself: transformers would take our field `decoder` for a config within."""
-        return self
-
     def check(self) -> None:
-        """Refuse what cannot be built, in one line."""
+        """Raise an error of one line if no model can be built from this config."""
         ATTENTION.check(self.attention)
         SPARSIFIERS.check(self.sparsifier)
-        d, K = self.hidden_size, self.num_attention_heads
-        counts = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_channels", "expansion")
-        for name in (*counts, "projection_hidden", "projection_bottleneck", "prototypes"):
-            if getattr(self, name) < 1:
-                raise CrateError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name, (valid, words) in _RANGES.items():
+            if not valid(getattr(self, name)):
+                raise CrateError(f"{name} is {getattr(self, name)}; it must {words}")
+        if not isinstance(self.image_size, int) and len(self.image_size) != 2:
+            raise CrateError(f"image_size is {self.image_size}; give one side, or height and width")
+        d, K, p, vision = self.hidden_size, self.num_attention_heads, self.subspace_dim, self.modality == "vision"
         if self.head_dim is None and d % K:
+            raise CrateError(f"num_attention_heads {K} does not divide hidden_size {d}; use a divisor or set head_dim")
+        if self.orthogonality == "parametrize" and K * p > d:
             raise CrateError(
-                f"num_attention_heads {K} does not divide hidden_size {d}; choose a divisor or set head_dim"
+                f"{K} subspaces of dimension {p} cannot be orthonormal in {d} dimensions; "
+                "lower head_dim or use orthogonality='penalty'"
             )
-        if self.norm == "post" and (self.modality != "text" or self.skip != "residual"):
-            raise CrateError("norm 'post' needs modality='text' and skip='residual'; take norm='pre'")
+        if self.norm == "post" and (vision or self.skip != "residual"):
+            raise CrateError("norm 'post' needs modality='text' and skip='residual'; use norm='pre'")
         if not 0 <= self.position_offset < self.max_position_embeddings:
             raise CrateError(f"position_offset is {self.position_offset}; it must be a row of the position table")
         if self.position_offset and self.causal:
-            raise CrateError("position_offset is for masked models; a causal one counts from 0")
+            raise CrateError("position_offset is for masked models; a causal model counts from 0")
+        if self.positions == "sinusoidal" and d % (4 if vision else 2):
+            raise CrateError(f"sinusoidal positions need an even split of hidden_size {d}; use a multiple of 4")
         if self.scaled_output_init and self.initializer != "normal":
-            raise CrateError(f"scaled_output_init needs initializer='normal', not {self.initializer!r}; take it off")
-        if not 0 <= self.dropout < 1:
-            raise CrateError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
-        if not isinstance(self.image_size, int) and len(self.image_size) != 2:
-            raise CrateError(f"image_size is {self.image_size}; give one side, or height and width")
-        if self.modality == "vision":
-            for side in self.image_sides:
-                if side % self.patch_size or side < 1:
-                    raise CrateError(
-                        f"image_size {side} is not divisible by patch_size {self.patch_size}; "
-                        f"take {side // self.patch_size * self.patch_size or self.patch_size}"
-                    )
-            if self.pooling == "class" and not self.class_token:
-                raise CrateError("pooling 'class' needs class_token=True; take pooling='mean'")
-        if not 0 < self.mask_ratio < 1:
-            raise CrateError(f"mask_ratio is {self.mask_ratio}; it must lie between 0 and 1")
-        if self.positions == "sinusoidal" and d % (4 if self.modality == "vision" else 2):
-            raise CrateError(f"sinusoidal positions need an even split of hidden_size {d}; take a multiple of 4")
-        if self.position_scale <= 0:
-            raise CrateError(f"position_scale is {self.position_scale}; it must be above 0, or take positions='none'")
-        if self.orthogonality == "parametrize" and K * self.subspace_dim > d:
-            raise CrateError(
-                f"{K} subspaces of dimension {self.subspace_dim} cannot be orthonormal in {d} dimensions; "
-                "lower head_dim or take orthogonality='penalty'"
-            )
+            raise CrateError(f"scaled_output_init needs initializer='normal', not {self.initializer!r}")
+        for side in self.image_sides if vision else ():
+            if side % self.patch_size or side < 1:
+                fit = side // self.patch_size * self.patch_size or self.patch_size
+                raise CrateError(f"image_size {side} is not divisible by patch_size {self.patch_size}; use {fit}")
+        if vision and self.pooling == "class" and not self.class_token:
+            raise CrateError("pooling 'class' needs class_token=True; use pooling='mean'")
 
     @property
     def subspace_dim(self) -> int:
@@ -224,12 +220,12 @@ class CrateConfig(PreTrainedConfig):
 
     @property
     def max_tokens(self) -> int:
-        """The longest text the position table has rows for."""
+        """Length of the longest text that the position table covers."""
         return self.max_position_embeddings - self.position_offset
 
     @property
     def image_sides(self) -> tuple[int, int]:
-        """Height and width."""
+        """Height and width of an image."""
         size = self.image_size
         return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
@@ -241,41 +237,29 @@ class CrateConfig(PreTrainedConfig):
 
     @property
     def num_patches(self) -> int:
-        """Patches N of an image."""
+        """Number N of patches of an image."""
         return self.grid[0] * self.grid[1]
 
     @property
     def patch_dim(self) -> int:
-        """Numbers in a patch, channels · P²."""
+        """Number of values in a patch, channels · P²."""
         return self.num_channels * self.patch_size**2
 
     @property
     def attention_spec(self) -> AttentionSpec:
-        """What every attention operator of the model is built from."""
+        """Settings of the attention operators."""
         return AttentionSpec(
-            dim=self.hidden_size,
-            heads=self.num_attention_heads,
-            head_dim=self.subspace_dim,
-            causal=self.causal,
-            scale=self.attention_scale,
-            eps=self.coding_precision,
-            projection_bias=self.projection_bias,
-            output_bias=self.output_bias,
+            dim=self.hidden_size, heads=self.num_attention_heads, head_dim=self.subspace_dim, causal=self.causal,
+            scale=self.attention_scale, eps=self.coding_precision, projection_bias=self.projection_bias,
+            output_bias=self.output_bias, orthonormal=self.orthogonality == "parametrize", dropout=self.dropout,
             max_tokens=self.max_position_embeddings if self.modality == "text" else 0,
-            orthonormal=self.orthogonality == "parametrize",
-            dropout=self.dropout,
-        )
+        )  # fmt: skip
 
     @property
     def sparsifier_spec(self) -> SparsifierSpec:
-        """What every sparsifier of the model is built from."""
+        """Settings of the sparsifiers."""
         return SparsifierSpec(
-            dim=self.hidden_size,
-            step_size=self.step_size,
-            sparsity=self.sparsity,
-            alpha=self.prox_alpha,
-            expansion=self.expansion,
-            activation=self.activation,
-            orthonormal=self.orthogonality == "parametrize",
+            dim=self.hidden_size, step_size=self.step_size, sparsity=self.sparsity, alpha=self.prox_alpha,
+            expansion=self.expansion, activation=self.activation, orthonormal=self.orthogonality == "parametrize",
             dropout=self.dropout,
-        )
+        )  # fmt: skip

@@ -1,22 +1,19 @@
-"""How large a model is: parameters, and floating-point operations of a forward pass."""
+"""Size of a model: its parameters, and the floating-point operations of a forward pass."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
-from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from .autoencoder import CrateForMaskedAutoencoding, kept_patches
-from .base import CrateModel, CratePreTrainedModel
-from .layers import DecoderLayer, EncoderLayer
+from .base import CratePreTrainedModel
 from .presets import create_model
 
 
 @dataclass(frozen=True)
 class ModelCount:
-    """One row of `crate models`."""
+    """Size of one preset, a row of `crate models`."""
 
     name: str
     width: int
@@ -24,58 +21,48 @@ class ModelCount:
     heads: int
     parameters: int
     frozen: int
-    """Parameters that are not trained: position tables of sines and cosines."""
+    """Number of parameters that are not trained (sinusoidal position tables)."""
     flops: int
     unit: str
-    """What `flops` is for: an image, or a token of a full-length text."""
+    """Unit of `flops`: per image, or per token of a full-length text."""
 
 
 def count_model(name: str) -> ModelCount:
-    """Count a preset without allocating it."""
+    """Count parameters and operations of a preset without allocating it.
+
+    All layers but the last cost the same, so that models of one and of two layers give the operations of any depth.
+    """
     with torch.device("meta"):
         model = create_model(name)
-    config, flops = model.config, forward_flops(model)
+        one, two = (forward_flops(create_model(name, num_hidden_layers=layers)) for layers in (1, 2))
+    config = model.config
+    flops = one + (config.num_hidden_layers - 1) * (two - one)
     text = config.modality == "text"
     return ModelCount(
         name=name,
         width=config.hidden_size,
         layers=config.num_hidden_layers,
         heads=config.num_attention_heads,
-        parameters=sum(p.numel() for p in model.parameters()),
-        frozen=sum(p.numel() for p in model.parameters() if not p.requires_grad),
+        parameters=model.num_parameters(),
+        frozen=model.num_parameters() - model.num_parameters(only_trainable=True),
         flops=flops // config.max_tokens if text else flops,
         unit="token" if text else "image",
     )
 
 
+@torch.no_grad()
 def forward_flops(model: CratePreTrainedModel) -> int:
-    """Operations of one inference pass over one image or one text of full length.
+    """Count the operations of one inference pass of a model on the meta device, over one image or full-length text.
 
-    A multiplication and an addition count two; matrix products only. ISTA counts its one product per token: I + N
-    is built once and kept. Causal attention counts the full square, as the usual counters do.
+    Only matrix products are counted, a multiply-add as two. ISTA counts one product per token, because I + N is
+    computed once, in a first pass, and cached. Causal attention counts the full square, as the usual counters do.
     """
-    config = model.config
+    config = model.eval().config
     if config.modality == "text":
-        tokens = config.max_tokens
-        return _layers(model, tokens) + tokens * _maps(model)
-    patches, front = config.num_patches, int(config.class_token)
-    embed = patches * 2 * config.patch_dim * config.hidden_size
-    if not isinstance(model, CrateForMaskedAutoencoding):
-        layers, tokens = cast(CrateModel, model.base_model).layers, patches + front
-        read = 1 if config.pooling == "class" else tokens  # of the last layer
-        return embed + _layers(layers[:-1], tokens) + cast(EncoderLayer, layers[-1]).flops(tokens, read) + _maps(model)
-    seen = kept_patches(patches, config.mask_ratio) if config.mask_space == "drop" else patches
-    predict = patches * 2 * config.hidden_size * config.patch_dim
-    enter = (seen + front) * _maps(model.decoder_embed)
-    encoder = _layers(model.crate, seen + front)
-    return embed + encoder + enter + _layers(model.decoder_layers, patches + front) + predict
-
-
-def _layers(module: nn.Module, tokens: int) -> int:
-    return sum(m.flops(tokens) for m in module.modules() if isinstance(m, (EncoderLayer, DecoderLayer)))
-
-
-def _maps(module: nn.Module) -> int:
-    """Operations per token of the linear maps outside the body."""
-    outside = (m for name, m in module.named_modules() if not name.startswith("crate."))
-    return sum(2 * m.weight.numel() for m in outside if isinstance(m, nn.Linear))
+        inputs = {"input_ids": torch.zeros(1, config.max_tokens, dtype=torch.long, device="meta")}
+    else:
+        inputs = {"pixel_values": torch.empty(1, config.num_channels, *config.image_sides, device="meta")}
+    model(**inputs)
+    with FlopCounterMode(display=False) as counter:
+        model(**inputs)
+    return int(counter.get_total_flops())

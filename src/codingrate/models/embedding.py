@@ -1,8 +1,9 @@
-"""From data to tokens: f^pre of every model (paper 4.1), and position tables that fit any image size."""
+"""Embeddings of images and text (f^pre, paper 4.1), and position tables that fit any image size."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +14,9 @@ from .config import CrateConfig
 
 
 def patchify(pixels: Tensor, patch: int) -> Tensor:
-    """Images (batch, channels, height, width) to patches (batch, N, P·P·channels).
+    """Cut images (batch, channels, height, width) into patches (batch, N, P·P·channels).
 
-    Patches run row by row; inside one, pixel row, pixel column, then channel.
+    Patches are in row-major order, and so are the pixels of a patch, with the channel last.
     """
     batch, channels, height, width = pixels.shape
     blocks = pixels.reshape(batch, channels, height // patch, patch, width // patch, patch)
@@ -23,19 +24,19 @@ def patchify(pixels: Tensor, patch: int) -> Tensor:
 
 
 def unpatchify(patches: Tensor, patch: int, grid: tuple[int, int]) -> Tensor:
-    """The inverse of `patchify` for a grid of (rows, columns)."""
+    """Invert `patchify` for a grid of (rows, columns)."""
     blocks = patches.unflatten(2, (patch, patch, -1)).unflatten(1, grid)  # (batch, rows, cols, P, P, channels)
     return blocks.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
-    """Sines and cosines of a sequence, (length, d): column 2i is sin(t/10000^{2i/d}), 2i + 1 its cosine."""
+    """Compute sines and cosines of a sequence, (length, d): column 2i is sin(t/10000^{2i/d}), 2i + 1 its cosine."""
     angle = torch.arange(length)[:, None] * torch.exp(torch.arange(0, dim, 2) * (-math.log(1e4) / dim))
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
 
 
 def grid_sinusoids(rows: int, columns: int, dim: int) -> Tensor:
-    """Sines and cosines of a grid, (rows · columns, d).
+    """Compute sines and cosines of a grid, (rows · columns, d).
 
     e(a, b) = [sin bω | cos bω | sin aω | cos aω] for row a and column b, ω_i = 10000^{-4i/d}.
     """
@@ -46,23 +47,18 @@ def grid_sinusoids(rows: int, columns: int, dim: int) -> Tensor:
 
 
 class PositionTable(nn.Module):
-    """E_pos: a row of width d for every position, trained or frozen at sines and cosines."""
+    """E_pos: a row of width d for every position; a parameter if learned, a buffer if sinusoidal."""
 
     def __init__(self, config: CrateConfig) -> None:
         super().__init__()
         self.config = config
         vision = config.modality == "vision"
         rows = config.num_patches + config.class_token if vision else config.max_position_embeddings
-        self.weight = nn.Parameter(torch.empty(rows, config.hidden_size))
-
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """A frozen table stays frozen when a loader puts another tensor in its place."""
-        if param is not None:
-            param.requires_grad_(self.config.positions == "learned")
-        super().register_parameter(name, param)
+        kind = nn.Parameter if config.positions == "learned" else nn.Buffer
+        self.weight = kind(torch.empty(rows, config.hidden_size))
 
     def formula(self) -> Tensor:
-        """The frozen table; a class token's row is zero."""
+        """Compute the sinusoidal table; the row of a class token is zero."""
         config = self.config
         if config.modality == "text":
             return config.position_scale * sinusoids(config.max_position_embeddings, config.hidden_size)
@@ -70,23 +66,20 @@ class PositionTable(nn.Module):
         return F.pad(patches, (0, 0, 1, 0)) if config.class_token else patches
 
     def for_grid(self, grid: tuple[int, int]) -> Tensor:
-        """The table of a grid of (rows, columns) patches, resized bicubically where it is another one."""
+        """Return the table for a grid of (rows, columns) patches, resized bicubically if the grid differs."""
         if grid == self.config.grid:
             return self.weight
         front = int(self.config.class_token)
         patches = self.weight[front:].unflatten(0, self.config.grid).permute(2, 0, 1)[None]
-        offset = self.config.interpolate_offset
-        # With an offset the released code hands interpolate a scale instead of a size.
-        target: dict[str, object] = {"size": grid}
-        if offset:
-            scale = tuple((side + offset) / own for side, own in zip(grid, self.config.grid, strict=True))
-            target = {"scale_factor": scale}
-        resized = F.interpolate(patches.float(), mode="bicubic", align_corners=False, **target)  # type: ignore[arg-type]
+        target: dict[str, Any] = {"size": grid}
+        if offset := self.config.interpolate_offset:  # the released code then passes a scale and not a size
+            target = {"scale_factor": [(new + offset) / own for new, own in zip(grid, self.config.grid, strict=True)]}
+        resized = F.interpolate(patches.float(), mode="bicubic", align_corners=False, **target)
         return torch.cat([self.weight[:front], resized[0].flatten(1).mT.to(self.weight.dtype)])
 
 
 class PatchEmbedding(nn.Module):
-    """Images to tokens: [z_cls, W_pre X] + E_pos, with LayerNorm around W_pre where the config asks for it."""
+    """Images to tokens: [z_cls, W_pre X] + E_pos, with LayerNorm before and after W_pre if `patch_norm` is set."""
 
     def __init__(self, config: CrateConfig) -> None:
         super().__init__()
@@ -100,38 +93,36 @@ class PatchEmbedding(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Images (batch, channels, height, width) to tokens (batch, n, d)."""
+        """Map images (batch, channels, height, width) to tokens (batch, n, d)."""
         patches, grid = self.patches(pixels)
-        return self.dropout(self.place(self.tokens(patches), grid))
+        return self.dropout(self.add_positions(self.tokens(patches), grid))
 
     def patches(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Patches (batch, N, P²·channels) and their grid; refuses images the model cannot cut."""
+        """Return patches (batch, N, P²·channels) and their grid; raise an error for images that do not fit."""
         patch = self.config.patch_size
         if pixels.ndim != 4 or pixels.shape[1] != self.config.num_channels:
-            raise CrateError(
-                f"pixel_values has shape {tuple(pixels.shape)}; "
-                f"expected (batch, {self.config.num_channels}, height, width)"
-            )
+            expected = f"(batch, {self.config.num_channels}, height, width)"
+            raise CrateError(f"pixel_values has shape {tuple(pixels.shape)}; expected {expected}")
         if not pixels.is_floating_point():
-            raise CrateError(f"pixel_values is {pixels.dtype}; expected floating point, normalised")
+            raise CrateError(f"pixel_values is {pixels.dtype}; expected floating point, normalized")
         height, width = pixels.shape[-2:]
         if height % patch or width % patch or not height or not width:
             raise CrateError(f"image of {height} × {width} pixels is not divisible by patch_size {patch}; resize it")
         return patchify(pixels, patch), (height // patch, width // patch)
 
     def tokens(self, patches: Tensor) -> Tensor:
-        """W_pre of every patch, (batch, N, d)."""
+        """Apply W_pre to every patch, (batch, N, d)."""
         return self.token_norm(self.project(self.patch_norm(patches)))
 
-    def place(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-        """The class token in front and positions added, (batch, n, d)."""
+    def add_positions(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Prepend the class token and add positions, (batch, n, d)."""
         if self.class_token is not None:
             tokens = torch.cat([self.class_token.expand(len(tokens), 1, -1), tokens], dim=1)
         return tokens if self.positions is None else tokens + self.positions.for_grid(grid)
 
 
 class TextEmbedding(nn.Module):
-    """Token ids to tokens: f^embed(X) + E_pos (paper 4.1.4), in RoBERTa's frame where the config asks for it."""
+    """Token ids to tokens: f^embed(X) + E_pos (paper 4.1.4), with RoBERTa's token types and LayerNorm by config."""
 
     def __init__(self, config: CrateConfig) -> None:
         super().__init__()
@@ -146,34 +137,33 @@ class TextEmbedding(nn.Module):
     def forward(
         self,
         input_ids: Tensor | None = None,
-        *,
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        seen: int | Tensor = 0,
+        past_length: int | Tensor = 0,
     ) -> Tensor:
-        """Ids (batch, n), or embeddings (batch, n, d) in their place, to tokens (batch, n, d).
+        """Map ids (batch, n), or embeddings (batch, n, d) in their place, to tokens (batch, n, d).
 
-        `position_ids` are rows of the table; left out they are counted, on from the `seen` tokens before these.
+        `position_ids` are rows of the table; by default they are counted from `past_length`, the number of tokens
+        before these.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise CrateError("give either input_ids or inputs_embeds")
+            raise CrateError("pass either input_ids or inputs_embeds")
         if input_ids is not None and (input_ids.ndim != 2 or input_ids.is_floating_point()):
-            raise CrateError(
-                f"input_ids is {input_ids.dtype} of shape {tuple(input_ids.shape)}; expected ids (batch, n)"
-            )
+            kind = f"{input_ids.dtype} of shape {tuple(input_ids.shape)}"
+            raise CrateError(f"input_ids is {kind}; expected ids (batch, n)")
         tokens = self.words(input_ids) if inputs_embeds is None else inputs_embeds
         length = tokens.shape[1]
-        if isinstance(seen, int) and seen + length > self.config.max_tokens:
+        if isinstance(past_length, int) and past_length + length > self.config.max_tokens:
             offset = self.config.position_offset
             raise CrateError(
-                f"sequence of {seen + length} tokens is longer than max_position_embeddings "
+                f"sequence of {past_length + length} tokens is longer than max_position_embeddings "
                 f"{self.config.max_position_embeddings}{f' less position_offset {offset}' * bool(offset)}; shorten it"
             )
         if self.positions is not None:
             if position_ids is None:
-                position_ids = self.count(input_ids, attention_mask, length, seen)
+                position_ids = self.count_positions(input_ids, attention_mask, length, past_length)
             table = self.positions.weight
             tokens = tokens + (table[:length] if position_ids is None else F.embedding(position_ids, table))
         if self.types is not None:
@@ -181,13 +171,13 @@ class TextEmbedding(nn.Module):
             tokens = tokens + self.types(types)
         return self.dropout(self.norm(tokens))
 
-    def count(
-        self, input_ids: Tensor | None, attention_mask: Tensor | None, length: int, seen: int | Tensor
+    def count_positions(
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, length: int, past_length: int | Tensor
     ) -> Tensor | None:
-        """Positions (batch or 1, n) of the tokens in the table, None for the first n rows.
+        """Return the positions (batch or 1, n) of the tokens in the table, or None for the first n rows.
 
         A causal model counts from the first real token, so that padding on the left changes nothing. With an offset
-        padding is known by its id, as in RoBERTa.
+        padding is recognized by its id, as in RoBERTa.
         """
         offset, padding = self.config.position_offset, self.config.pad_token_id
         if offset and input_ids is not None and padding is not None:
@@ -195,6 +185,6 @@ class TextEmbedding(nn.Module):
             return real.cumsum(-1) * real + offset - 1
         if self.config.causal and attention_mask is not None and attention_mask.ndim == 2:
             return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
-        if isinstance(seen, int) and seen + offset == 0:
+        if isinstance(past_length, int) and past_length + offset == 0:
             return None
-        return (torch.arange(length, device=self.words.weight.device) + seen + offset)[None]
+        return (torch.arange(length, device=self.words.weight.device) + past_length + offset)[None]

@@ -8,21 +8,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..operators import ATTENTION, SPARSIFIERS, Past
+from ..operators import ATTENTION, SPARSIFIERS, DictionarySparsifier, KeyValueCache, SubspaceAttention
+from ..operators.orthogonality import orthogonality_gap
 from .config import CrateConfig
 
 
 class Layer(nn.Module):
-    """A layer that transformers' `gradient_checkpointing_enable` can tell to recompute itself.
+    """A layer that supports `gradient_checkpointing_enable` of transformers.
 
-    The same seam as transformers' own base class for layers, whose module imports every Auto class.
+    transformers has a base class for this, but importing its module would import every Auto class.
     """
 
     gradient_checkpointing = False
     _gradient_checkpointing_func: Any = None
 
     def __call__(self, *args: Any) -> Any:
-        """The forward pass, recomputed in the backward pass when checkpointing is on."""
+        """Run the forward pass; with checkpointing it is computed again in the backward pass."""
         if self.gradient_checkpointing and self.training:
             return self._gradient_checkpointing_func(super().__call__, *args)
         return super().__call__(*args)
@@ -32,8 +33,8 @@ class EncoderLayer(Layer):
     """f^ℓ: Z^{ℓ+½} = LN(Z^ℓ) + MSSA(LN(Z^ℓ)),  Z^{ℓ+1} = ISTA(LN(Z^{ℓ+½}))   (paper 2.5, pseudocode).
 
     With `skip="residual"` the skip starts from Z^ℓ itself, as in the released code. A sparsifier that declares
-    itself residual (`mlp`, `odl`) gets a skip of the same kind. With `norm="post"`, BERT's order, the norms stand
-    behind: Z^{ℓ+½} = LN(Z^ℓ + MSSA(Z^ℓ)),  Z^{ℓ+1} = LN(Z^{ℓ+½} + MLP(Z^{ℓ+½})).
+    itself residual (`mlp`, `odl`) gets a skip of the same kind. With `norm="post"`, BERT's order, the norms come
+    last: Z^{ℓ+½} = LN(Z^ℓ + MSSA(Z^ℓ)),  Z^{ℓ+1} = LN(Z^{ℓ+½} + MLP(Z^{ℓ+½})).
     """
 
     def __init__(self, config: CrateConfig) -> None:
@@ -50,17 +51,17 @@ class EncoderLayer(Layer):
         self,
         z: Tensor,
         mask: Tensor | None = None,
-        weights: bool = False,
-        queries: int | None = None,
-        past: Past | None = None,
+        return_attention: bool = False,
+        num_queries: int | None = None,
+        cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention; with `queries`, of that many front tokens only.
+        """Map Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention on request.
 
-        With `past` the tokens continue a sequence, of which the attention keeps what it needs.
+        With `num_queries` only so many tokens from the front are computed; with `cache` the tokens continue a sequence.
         """
         y = self.attention_input(z)
-        update, attention = self.attention(y, mask, weights, queries, past)
-        compressed = (y if self.normalized_skip else z)[:, :queries] + update
+        update, attention = self.attention(y, mask, return_attention, num_queries, cache)
+        compressed = (y if self.normalized_skip else z)[:, :num_queries] + update
         if not self.norm_first:
             compressed = self.attention_norm(compressed)
         x = self.sparsifier_norm(compressed) if self.norm_first else compressed
@@ -70,16 +71,12 @@ class EncoderLayer(Layer):
         return sparse if self.norm_first else self.sparsifier_norm(sparse), compressed, attention
 
     def attention_input(self, z: Tensor) -> Tensor:
-        """What attention reads of Z^ℓ."""
+        """Return the input of the attention for tokens Z^ℓ."""
         return self.attention_norm(z) if self.norm_first else z
-
-    def flops(self, tokens: int, queries: int | None = None) -> int:
-        """Operations for one sequence of so many tokens."""
-        return self.attention.flops(tokens, queries) + self.sparsifier.flops(tokens if queries is None else queries)
 
 
 class Synthesis(nn.Module):
-    """Y = Z Eᵀ against a synthesis dictionary E (d, d), which undoes the sparsifying step."""
+    """Y = Z Eᵀ of tokens (..., d) with a synthesis dictionary E (d, d), which undoes the sparsification."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -87,15 +84,14 @@ class Synthesis(nn.Module):
         nn.init.kaiming_uniform_(self.dictionary)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Sparse tokens (..., d) to tokens (..., d)."""
         return F.linear(z, self.dictionary)
 
 
 class DecoderLayer(Layer):
     """g^ℓ: Z^{ℓ+½} = LN(Z^ℓ)Eᵀ,  Z^{ℓ+1} = LN(Z^{ℓ+½}) − MSSA(LN(Z^{ℓ+½}))   (paper 3.3, pseudocode).
 
-    The MSSA has bases V of its own and enters with a minus: it anti-compresses. With `skip="residual"` the
-    skip starts from Z^{ℓ+½} itself, as in the released code; there is never a skip around E.
+    The MSSA has its own bases V and a negative sign: it expands what the encoder compressed. With `skip="residual"`
+    the skip starts from Z^{ℓ+½} itself, as in the released code; there is never a skip around E.
     """
 
     def __init__(self, config: CrateConfig) -> None:
@@ -108,18 +104,27 @@ class DecoderLayer(Layer):
         self.attention = ATTENTION.create(config.attention, config.attention_spec)
 
     def forward(
-        self, z: Tensor, mask: Tensor | None = None, weights: bool = False
+        self, z: Tensor, mask: Tensor | None = None, return_attention: bool = False, *_: None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention."""
+        """Map Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention on request; all tokens, without a cache."""
         synthesized = self.synthesis(self.synthesis_norm(z))
         y = self.attention_input(synthesized)
-        update, attention = self.attention(y, mask, weights)
+        update, attention = self.attention(y, mask, return_attention)
         return (y if self.normalized_skip else synthesized) - update, synthesized, attention
 
     def attention_input(self, z: Tensor) -> Tensor:
-        """What attention reads of Z^{ℓ+½}."""
+        """Return the input of the attention for tokens Z^{ℓ+½}."""
         return self.attention_norm(z)
 
-    def flops(self, tokens: int) -> int:
-        """Operations for one sequence of so many tokens."""
-        return self.attention.flops(tokens) + 2 * tokens * self.synthesis.dictionary.numel()
+
+def orthogonality_gaps(layer: nn.Module) -> dict[str, Tensor]:
+    """Return the deviations of one layer from orthonormal bases and an orthogonal dictionary."""
+    gaps = {}
+    if isinstance(layer.attention, SubspaceAttention):
+        gaps["within"] = orthogonality_gap(layer.attention.bases)
+        gaps["across"] = orthogonality_gap(layer.attention.subspaces().mT)
+    if isinstance(layer, DecoderLayer):
+        gaps["dictionary"] = orthogonality_gap(layer.synthesis.dictionary)
+    elif isinstance(layer, EncoderLayer) and isinstance(layer.sparsifier, DictionarySparsifier):
+        gaps["dictionary"] = orthogonality_gap(layer.sparsifier.atoms())
+    return gaps

@@ -1,22 +1,30 @@
-"""What models hand out: transformers' outputs, and the tokens between the two halves of each layer."""
+"""Outputs of the models: those of transformers, and the tokens between the two halves of each layer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import Cache
+from transformers.utils import generic
 from transformers.utils.generic import ModelOutput
+
+from ..operators import KeyValueCache
+
+Forward = TypeVar("Forward", bound=Callable[..., Any])
+can_return_tuple: Callable[[Forward], Forward] = generic.can_return_tuple
+"""Decorator of transformers, with types: a forward pass called with `return_dict=False` returns a tuple."""
 
 
 @dataclass
 class CrateModelOutput(ModelOutput):
     """Output of the body. `hidden_states` are Z^1 … Z^{L+1}, `compressed_states` Z^{1+½} … Z^{L+½}.
 
-    Both, and `attentions` (batch, K, n, n) per layer, are there only when asked for; where layers were chosen, the
-    places of the others hold None. `last_hidden_state` has
-    passed the final norm where the model has one; `hidden_states` never have. `past_key_values` is the cache of a
-    causal model, where one was given or asked for.
+    Both, and `attentions` (batch, K, n, n) per layer, are returned only on request. If only some layers were
+    requested, the entries of the others are None. `last_hidden_state` has passed the final norm if the model has one;
+    `hidden_states` have not. `past_key_values` is the cache of a causal model, if one was passed or requested.
     """
 
     last_hidden_state: Tensor | None = None
@@ -28,7 +36,7 @@ class CrateModelOutput(ModelOutput):
 
 @dataclass
 class CrateTaskOutput(ModelOutput):
-    """Output of a model with a head: `loss` when labels were given, `logits`, the body's trace and cache."""
+    """Output of a model with a head: `loss` if labels were passed, `logits`, and the trace and cache of the body."""
 
     loss: Tensor | None = None
     logits: Tensor | None = None
@@ -37,14 +45,19 @@ class CrateTaskOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
     past_key_values: Cache | None = None
 
+    @classmethod
+    def from_body(cls, body: CrateModelOutput, logits: Tensor, loss: Tensor | None = None) -> CrateTaskOutput:
+        """Combine logits and loss with the trace and cache of the body."""
+        return cls(loss=loss, logits=logits, **{key: body[key] for key in body if key != "last_hidden_state"})
+
 
 @dataclass
 class CrateAutoencoderOutput(ModelOutput):
     """Output of the masked autoencoder.
 
-    `loss` over the batch and `losses` (batch,) of each image, over the patches the config's `loss_on` counts;
-    `reconstruction` (batch, N, channels·P²) in the order of `patchify`, `mask` (batch, N) with True = removed;
-    the trace runs through the encoder's layers and then the decoder's, whose first layer reads `decoder_input`.
+    `loss` of the batch and `losses` (batch,) of each image are taken over the patches that `loss_on` in the config
+    selects. `reconstruction` (batch, N, channels·P²) has the order of `patchify`; `mask` (batch, N) is True for removed
+    patches. The trace runs through the layers of the encoder and then of the decoder, which reads `decoder_input`.
     """
 
     loss: Tensor | None = None
@@ -61,12 +74,63 @@ class CrateAutoencoderOutput(ModelOutput):
 class CrateDistillationOutput(ModelOutput):
     """Output of self-distillation on views.
 
-    `student_logits` (S, batch, P) of all views, `teacher_logits` (T, batch, P) of the first of them, raw; `entropy` ()
-    is the mean entropy of the teacher's centred and sharpened distributions, so that `loss − entropy` is the mean
-    divergence of the student from the teacher.
+    `student_logits` (S, batch, P) of all views and `teacher_logits` (T, batch, P) of the first views are raw. `entropy`
+    () is the mean entropy of the centered and sharpened distributions of the teacher, so that `loss − entropy` is the
+    mean divergence of the student from the teacher.
     """
 
     loss: Tensor | None = None
     student_logits: Tensor | None = None
     teacher_logits: Tensor | None = None
     entropy: Tensor | None = None
+
+
+@dataclass
+class Trace:
+    """Tokens and attention recorded along a forward pass; the lists stay empty unless they are requested."""
+
+    states: bool | Collection[int] = False
+    """Whether to record tokens, or the layers to record, counted from 0 and on through a decoder."""
+    return_attention: bool = False
+    hidden: list[Tensor | None] = field(default_factory=list)
+    compressed: list[Tensor | None] = field(default_factory=list)
+    attentions: list[Tensor] = field(default_factory=list)
+
+    def run(
+        self,
+        layers: nn.ModuleList,
+        z: Tensor,
+        mask: Tensor | None = None,
+        num_queries: int | None = None,
+        caches: Sequence[KeyValueCache] = (),
+    ) -> Tensor:
+        """Apply the layers to Z and record what was requested, in the first run Z^1 as well.
+
+        If nothing is recorded, the last layer computes only the first `num_queries` tokens. `caches` hold the keys and
+        values of earlier tokens, one per layer.
+        """
+        if self.states and not self.hidden:
+            self.hidden.append(z if self.records(0) else None)
+        for index, layer in enumerate(layers):
+            last = index == len(layers) - 1 and not self.states and not self.return_attention
+            queries, cache = num_queries if last else None, caches[index] if caches else None
+            z, compressed, attention = layer(z, mask, self.return_attention, queries, cache)
+            if self.states:
+                number = len(self.compressed)
+                self.compressed.append(compressed if self.records(number) else None)
+                self.hidden.append(z if self.records(number, number + 1) else None)
+            if attention is not None:
+                self.attentions.append(attention)
+        return z
+
+    def records(self, *layers: int) -> bool:
+        """Return whether the tokens that one of these layers reads or returns are recorded."""
+        return self.states is True or (not isinstance(self.states, bool) and any(n in self.states for n in layers))
+
+    def outputs(self) -> dict[str, Any]:
+        """Return the fields that all model outputs share."""
+        return {
+            "hidden_states": tuple(self.hidden) if self.states else None,
+            "compressed_states": tuple(self.compressed) if self.states else None,
+            "attentions": tuple(self.attentions) if self.return_attention else None,
+        }

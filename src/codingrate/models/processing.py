@@ -1,35 +1,48 @@
-"""The image processor that goes with a vision model, in transformers' own format."""
+"""The image processor that goes with a vision model, in the format of transformers."""
 
 from __future__ import annotations
 
-from os import PathLike
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .config import CrateConfig
+from collections.abc import Sequence
+from typing import Any, Literal
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-def image_processor(config: CrateConfig) -> Any:
-    """Evaluation transform of the paper: resize the short side to 256/224 of the model's, crop the centre,
-    normalise by ImageNet's mean and deviation (by ½ and ½ for other than three channels).
+def image_processor(
+    image_size: int | tuple[int, int],
+    channels: int = 3,
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    interpolation: str | None = None,
+    crop: Literal["center", "resize"] = "center",
+    ratio: float = 256 / 224,
+) -> Any:
+    """Return the evaluation transform of a model as an image processor, which pipelines apply.
+
+    Args:
+        image_size: Height and width of the images the model reads, or one number for both.
+        channels: Number of channels.
+        mean, std: Mean and standard deviation of each channel. Default: ImageNet's for three channels, ½ otherwise.
+        interpolation: Name of a PIL resampling filter, such as "bicubic". Default: "bilinear".
+        crop: "center" resizes the short side to `ratio` times the image size and crops the center (the paper's
+            transform); "resize" resizes the whole image to the image size.
+        ratio: Short side before the center crop, in units of the image size.
     """
+    from PIL.Image import Resampling
     from transformers import ViTImageProcessorPil
 
-    height, width = config.image_sides
-    rgb = config.num_channels == 3
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    sides = {"height": height, "width": width}
+    rgb = channels == 3
+    half = [0.5] * channels
     return ViTImageProcessorPil(
-        size={"shortest_edge": round(max(height, width) * 256 / 224)},
-        crop_size={"height": height, "width": width},
-        do_center_crop=True,
+        size={"shortest_edge": round(max(height, width) * ratio)} if crop == "center" else sides,
+        crop_size=sides,
+        do_center_crop=crop == "center",
         do_convert_rgb=rgb,
-        image_mean=list(IMAGENET_MEAN) if rgb else [0.5] * config.num_channels,
-        image_std=list(IMAGENET_STD) if rgb else [0.5] * config.num_channels,
+        image_mean=list(mean or (IMAGENET_MEAN if rgb else half)),
+        image_std=list(std or (IMAGENET_STD if rgb else half)),
+        resample=Resampling[(interpolation or "bilinear").upper()],
     )
-
-
-def save_image_processor(config: CrateConfig, directory: str | PathLike[str]) -> None:
-    """Write preprocessor_config.json beside a model, so that pipelines find it."""
-    image_processor(config).save_pretrained(directory)

@@ -1,16 +1,10 @@
-"""What the network optimises (paper §2.1): rates, their gradients, sparsity, and the signal model.
+"""The objective of the network (paper §2.1): rates, their gradients, sparsity, and the signal model.
 
 Tokens are rows, z (..., n, d), and bases are (K, d, p); the paper writes tokens as columns,
 Z ∈ R^{d×n}, so our z is its Zᵀ and every formula here is its transpose.
 """
 
-from .gradients import (
-    coding_rate_gradient,
-    coding_rate_hvp,
-    coding_rate_lipschitz,
-    subspace_coding_rate_gradient,
-)
-from .rank import effective_rank
+from .gradients import coding_rate_gradient, coding_rate_hvp, coding_rate_lipschitz, subspace_coding_rate_gradient
 from .rates import (
     class_coding_rate,
     coding_rate,
@@ -21,27 +15,11 @@ from .rates import (
     subspace_coding_rate,
 )
 from .signal import TokenSample, coherence, random_bases, sample_tokens
-from .sparsity import fraction_below, l0_fraction, l0_norm, l1_norm
+from .sparsity import effective_rank, fraction_below, l0_fraction, l0_norm, l1_norm
 
 __all__ = [
-    "TokenSample",
-    "class_coding_rate",
-    "coding_rate",
-    "coding_rate_gradient",
-    "coding_rate_hvp",
-    "coding_rate_lipschitz",
-    "coherence",
-    "effective_rank",
-    "fraction_below",
-    "l0_fraction",
-    "l0_norm",
-    "l1_norm",
-    "project",
-    "projected_coding_rate",
-    "random_bases",
-    "rate_reduction",
-    "sample_tokens",
-    "sparse_rate_reduction",
-    "subspace_coding_rate",
-    "subspace_coding_rate_gradient",
-]
+    "TokenSample", "class_coding_rate", "coding_rate", "coding_rate_gradient", "coding_rate_hvp",
+    "coding_rate_lipschitz", "coherence", "effective_rank", "fraction_below", "l0_fraction", "l0_norm", "l1_norm",
+    "project", "projected_coding_rate", "random_bases", "rate_reduction", "sample_tokens", "sparse_rate_reduction",
+    "subspace_coding_rate", "subspace_coding_rate_gradient",
+]  # fmt: skip

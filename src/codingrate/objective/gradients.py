@@ -11,17 +11,16 @@ from torch import Tensor, cholesky_solve, einsum
 
 from codingrate.errors import CrateError, unknown_name
 
-from ._checks import check_bases, check_tokens
-from ._linalg import cholesky, full_precision, smaller_gram
+from ._tensors import check_bases, check_tokens, cholesky, full_precision, smaller_gram
 from .rates import project, rate_scale
 
 METHODS = ("exact", "neumann", "attention")
 
 
 def _solve(rows: Tensor, factor: Tensor) -> Tensor:
-    """A·rows or rows·B for rows (..., n, p), by the size of the factor (n×n or p×p).
+    """Compute A·rows or rows·B for rows (..., n, p), by the size of the factor (n×n or p×p).
 
-    A square case (n = p) is the p×p side, as in smaller_gram.
+    For n = p the factor is that of the p×p side, as in `smaller_gram`.
     """
     if rows.shape[-2] < rows.shape[-1]:
         return cholesky_solve(rows, factor)
@@ -29,26 +28,21 @@ def _solve(rows: Tensor, factor: Tensor) -> Tensor:
 
 
 def _rate_gradient(w: Tensor, scale: float) -> Tensor:
-    """∇ ½ logdet(I + c wwᵀ) = c (I + c wwᵀ)⁻¹ w = c w (I + c wᵀw)⁻¹ for w (..., n, p)."""
+    """Compute ∇ ½ logdet(I + c wwᵀ) = c (I + c wwᵀ)⁻¹ w = c w (I + c wᵀw)⁻¹ for w (..., n, p)."""
     return scale * _solve(w, cholesky(smaller_gram(w, scale)))
 
 
 def coding_rate_gradient(z: Tensor, eps: float = 0.5) -> Tensor:
-    """∇R(Z) = α Z (I + α Z*Z)⁻¹, α = d/(nε²); z (..., n, d) → (..., n, d)."""
+    """Compute ∇R(Z) = α Z (I + α Z*Z)⁻¹, α = d/(nε²); z (..., n, d) → (..., n, d)."""
     z = check_tokens(z)
     with full_precision(z):
         return _rate_gradient(z, rate_scale(z.shape[-2], z.shape[-1], eps))
 
 
 def subspace_coding_rate_gradient(
-    z: Tensor,
-    bases: Tensor,
-    eps: float = 0.5,
-    method: str = "exact",
-    *,
-    identity_projection: bool = False,
+    z: Tensor, bases: Tensor, eps: float = 0.5, method: str = "exact", *, identity_projection: bool = False
 ) -> Tensor:
-    """∇R^c(Z | U) and the approximations that lead to attention; z (..., n, d), U (K, d, p) → (..., n, d).
+    """Compute ∇R^c(Z | U) or an approximation that leads to attention; z (..., n, d), U (K, d, p) → (..., n, d).
 
     With W_k = U_k*Z and β = p/(nε²):
     "exact"      β Σ_k U_k W_k (I + β W_k*W_k)⁻¹              (eq. rate-gradient)
@@ -56,8 +50,8 @@ def subspace_coding_rate_gradient(
     "attention"  β (Σ_k U_k U_k*) Z − β MSSA(Z | U),          (appendix A, eq. appendix-ssa-derivation)
                  MSSA(Z | U) = β Σ_k U_k W_k softmax(W_k*W_k), no scale in the softmax
 
-    identity_projection takes the appendix' last step as well, Σ_k U_k U_k* Z ≈ Z, so that the result
-    is βZ − β MSSA(Z | U), the one the layer uses; only for method="attention".
+    With method="attention", `identity_projection` also takes the last step of the appendix, Σ_k U_k U_k* Z ≈ Z, so
+    that the result is βZ − β MSSA(Z | U), which the layer uses.
     """
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
@@ -82,11 +76,11 @@ def subspace_coding_rate_gradient(
 
 
 def coding_rate_hvp(z: Tensor, direction: Tensor, eps: float = 0.5) -> Tensor:
-    """Hessian of R at z applied to a direction Δ; z, direction (..., n, d) → (..., n, d).
+    """Apply the Hessian of R at z to a direction Δ; z, direction (..., n, d) → (..., n, d).
 
     ∇²R(Z)[Δ] = α Δ M − α² Z M (Z*Δ + Δ*Z) M, M = (I + α Z*Z)⁻¹   (appendix B, Hessian lemma)
 
-    In rows δ, with g = ∇R = αAz and I − zᵀg = B, I − gzᵀ = A, this is αAδB − gδᵀg: one factorisation
+    In rows δ, with g = ∇R = αAz and I − zᵀg = B, I − gzᵀ = A, this is αAδB − gδᵀg: one factorization
     of the smaller side, and no n×n matrix when d ≤ n.
     """
     z, direction = check_tokens(z), check_tokens(direction, "direction")
@@ -104,9 +98,9 @@ def coding_rate_hvp(z: Tensor, direction: Tensor, eps: float = 0.5) -> Tensor:
 
 
 def coding_rate_lipschitz(n: int, d: int, eps: float = 0.5, *, tight: bool = False) -> float:
-    """Lipschitz constant of ∇R: the paper's 9α/4, α = d/(nε²) (appendix B, logdet-grad-lipschitz).
+    """Return the Lipschitz constant of ∇R: the paper's 9α/4, α = d/(nε²) (appendix B, logdet-grad-lipschitz).
 
-    tight=True gives α, which we find to be the best constant: in the singular basis of Z the Hessian
+    tight=True gives α, which we found to be the best constant: in the singular basis of Z the Hessian
     has the eigenvalues α(1 ± α s_i s_j) / ((1 + α s_i²)(1 + α s_j²)), at most α since
     (1 + x²)(1 + y²) ≥ (1 + xy)², and Z = 0 attains it.
     """

@@ -1,4 +1,4 @@
-"""How sparse tokens are: ‖Z‖₀, ‖Z‖₁ and the share of small entries (paper §2.1 and figure of §4.2)."""
+"""Sparsity and effective rank of tokens: ‖Z‖₀, ‖Z‖₁, the share of small entries, and a rank (paper §2.1, §4.2)."""
 
 from __future__ import annotations
 
@@ -9,40 +9,65 @@ from torch import Tensor
 
 from codingrate.errors import CrateError
 
-from ._checks import check_floating, check_tokens
+from ._tensors import check_tokens
 
 Axes = int | tuple[int, ...]
 
 
 def l0_norm(z: Tensor, dim: Axes = (-2, -1)) -> Tensor:
-    """‖Z‖₀, the number of non-zero entries over `dim`, in float32 (float64 for float64 tokens)."""
+    """Compute ‖Z‖₀, the number of non-zero entries over `dim`, in float32 (float64 for float64 tokens)."""
     z = check_tokens(z)
     return (z != 0).sum(dim).to(z.dtype)
 
 
 def l1_norm(z: Tensor, dim: Axes = (-2, -1)) -> Tensor:
-    """‖Z‖₁, the sum of |entries| over `dim`; half precision is summed and returned in float32."""
+    """Compute ‖Z‖₁, the sum of |entries| over `dim`; half precision is summed and returned in float32."""
     return check_tokens(z).abs().sum(dim)
 
 
 def l0_fraction(z: Tensor, dim: Axes = (-2, -1)) -> Tensor:
-    """‖Z‖₀ / (number of entries) over `dim`: 1 is dense, 0 is all zero."""
+    """Compute ‖Z‖₀ / (number of entries) over `dim`: 1 is dense, 0 is all zero."""
     z = check_tokens(z)
     return (z != 0).to(z.dtype).mean(dim)
 
 
 def fraction_below(z: Tensor, thresholds: Sequence[float]) -> Tensor:
-    """Share of entries with |z_ij| < τ for each τ: z (..., n, d) → (..., len(thresholds)).
+    """Compute the share of entries with |z_ij| < τ for each τ: z (..., n, d) → (..., len(thresholds)).
 
-    Strictly below, so τ = 0 gives 0. Activations that are never exactly zero show here, not in ‖Z‖₀.
+    τ = 0 gives 0. Small activations that are never exactly zero show here, not in ‖Z‖₀.
     """
-    check_floating(z)
+    size = check_tokens(z).abs()
     if any(not tau >= 0 for tau in thresholds):
         raise CrateError(f"thresholds must not be negative, got {list(thresholds)}")
-    size = check_tokens(z).abs()
     # One pass per threshold: a (..., n, d, thresholds) tensor would not fit for real layers.
     shares = [(size < tau).to(size.dtype).mean((-2, -1)) for tau in thresholds]
     return torch.stack(shares, -1) if shares else size.new_empty(*size.shape[:-2], 0)
+
+
+@torch.no_grad()
+def effective_rank(z: Tensor) -> Tensor:
+    """Compute exp(−Σ_i p_i log p_i), p_i = σ_i / Σ_j σ_j, of the singular values σ of z (..., n, d) → (...).
+
+    It counts the directions that tokens fill, without jumps when noise is added (Roy and Vetterli, 2007). The paper
+    calls the heat maps of §4.2 "low-rank" and gives no number; this is one. It lies between 1 (all tokens on a line)
+    and min(n, d) (all σ equal), is at most the rank, and does not change with scale or with rows of zeros, so that
+    padding may be zeroed. All-zero tokens give 0, tokens that are not finite NaN. There is no gradient.
+
+    σ² are eigenvalues of the smaller Gram matrix in float64, which is cheaper than singular values. A σ below about
+    1e-7 of the largest is rounding, as it is in float32 tokens, and counts as zero.
+    """
+    z = check_tokens(z)
+    size = z.abs().amax((-2, -1), keepdim=True)
+    finite = size.isfinite()
+    scaled = (z / size.masked_fill(size == 0, 1)).masked_fill(~finite, 0).double()  # no overflow in the squares
+    gram = scaled @ scaled.mT if z.shape[-2] < z.shape[-1] else scaled.mT @ scaled
+    squares = torch.linalg.eigvalsh(gram)  # ascending
+    rounding = squares.shape[-1] * torch.finfo(squares.dtype).eps * squares[..., -1:]
+    sigma = squares.where(squares > rounding, 0).sqrt()
+    p = sigma / sigma.sum(-1, keepdim=True).clamp(min=torch.finfo(sigma.dtype).tiny)
+    rank = torch.special.entr(p).sum(-1).exp()
+    some = size[..., 0, 0] > 0
+    return rank.where(some, 0).masked_fill(~finite[..., 0, 0], torch.nan).to(z.dtype)
 
 
 NORMS: dict[str, Callable[[Tensor], Tensor]] = {"l0": l0_norm, "l1": l1_norm}

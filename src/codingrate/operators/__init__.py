@@ -1,52 +1,23 @@
-"""Operators: attention that compresses tokens, sparsifiers that sparsify them, each chosen by name."""
+"""Operators: attention that compresses tokens and sparsifiers that sparsify them, each chosen by name."""
 
-from .attention import MHSA, MSSA, SubspaceAttention, TiedMSSA, visible_pairs
+from .attention import MHSA, MSSA, TSSA, SubspaceAttention, TiedMSSA, attention_mask
 from .orthogonality import orthogonality_gap, orthonormal_columns
-from .output import OutputMap
 from .registry import (
     ATTENTION,
     SPARSIFIERS,
     Attention,
     AttentionSpec,
-    Past,
+    KeyValueCache,
+    OutputProjection,
     Registry,
     Sparsifier,
     SparsifierSpec,
 )
-from .sparsify import (
-    ISTA,
-    MLP,
-    DictionarySparsifier,
-    Keep,
-    OvercompleteDictionary,
-    ProximalStep,
-    SoftISTA,
-)
-from .tssa import TSSA
+from .sparsify import ISTA, MLP, DictionarySparsifier, Identity, OvercompleteDictionary, ProximalStep, SoftISTA
 
 __all__ = [
-    "ATTENTION",
-    "ISTA",
-    "MHSA",
-    "MLP",
-    "MSSA",
-    "SPARSIFIERS",
-    "TSSA",
-    "Attention",
-    "AttentionSpec",
-    "DictionarySparsifier",
-    "Keep",
-    "OutputMap",
-    "OvercompleteDictionary",
-    "Past",
-    "ProximalStep",
-    "Registry",
-    "SoftISTA",
-    "Sparsifier",
-    "SparsifierSpec",
-    "SubspaceAttention",
-    "TiedMSSA",
-    "orthogonality_gap",
-    "orthonormal_columns",
-    "visible_pairs",
-]
+    "ATTENTION", "ISTA", "MHSA", "MLP", "MSSA", "SPARSIFIERS", "TSSA", "Attention", "AttentionSpec",
+    "DictionarySparsifier", "Identity", "KeyValueCache", "OutputProjection", "OvercompleteDictionary", "ProximalStep",
+    "Registry", "SoftISTA", "Sparsifier", "SparsifierSpec", "SubspaceAttention", "TiedMSSA", "attention_mask",
+    "orthogonality_gap", "orthonormal_columns",
+]  # fmt: skip

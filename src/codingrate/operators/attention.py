@@ -10,145 +10,131 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import CrateError
 from .orthogonality import orthonormal_columns
-from .output import OutputMap
-from .registry import ATTENTION, Attention, AttentionSpec, Past
+from .registry import ATTENTION, Attention, AttentionSpec, KeyValueCache, OutputProjection
 
 
-def visible_pairs(
-    queries: int, tokens: int, causal: bool, mask: Tensor | None, device: torch.device, seen: int | Tensor = 0
+def attention_mask(
+    num_queries: int,
+    tokens: int,
+    causal: bool,
+    mask: Tensor | None,
+    device: torch.device,
+    past_length: int | Tensor = 0,
 ) -> Tensor | None:
-    """Which of the tokens (last axis) each query (second to last) may see, or None when all see all.
+    """Return which tokens (last axis) each query (second to last) may attend to, or None if all attend to all.
 
-    The first query is the token after `seen` others. A token always sees itself, so that no row of the softmax is
-    empty, not even for padding. A mask that is such a table already is handed out as it is.
+    The first query is the token after `past_length` others. A token always attends to itself, so that no row of the
+    softmax is empty, not even for padding. A mask that already has four axes is returned unchanged.
     """
     if mask is not None and mask.ndim == 4:
         return mask
-    if mask is None and (not causal or (queries == 1 and isinstance(seen, int) and seen + 1 == tokens)):
+    last = isinstance(past_length, int) and num_queries == 1 and past_length + 1 == tokens
+    if mask is None and (not causal or last):
         return None
-    place = torch.arange(tokens, device=device)
-    own = (torch.arange(queries, device=device) + seen)[:, None]
-    pairs = place <= own if causal else torch.ones(queries, tokens, dtype=torch.bool, device=device)
+    keys = torch.arange(tokens, device=device)
+    queries = (torch.arange(num_queries, device=device) + past_length)[:, None]
+    pairs = keys <= queries if causal else torch.ones(num_queries, tokens, dtype=torch.bool, device=device)
     if mask is not None:
         pairs = pairs & mask[:, None, None, :]  # (batch, 1, queries, tokens)
-    return pairs | (place == own)
-
-
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    causal: bool,
-    mask: Tensor | None,
-    scale: float,
-    dropout: float,
-    weights: bool,
-    seen: int | Tensor = 0,
-) -> tuple[Tensor, Tensor | None]:
-    """softmax(scale · query keyᵀ) value per head, (batch, heads, queries, head_dim); queries follow `seen` tokens.
-
-    Without `weights` no (tokens, tokens) matrix is ever held; with them the softmax is written out.
-    """
-    plain = causal and mask is None and not weights and isinstance(seen, int) and seen == 0
-    pairs = None if plain else visible_pairs(query.shape[-2], key.shape[-2], causal, mask, query.device, seen)
-    if not weights:
-        out = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=pairs, dropout_p=dropout, is_causal=plain, scale=scale
-        )
-        return out, None
-    scores = (query @ key.mT) * scale
-    if pairs is not None:
-        scores = scores.masked_fill(~pairs, float("-inf"))
-    attention = scores.softmax(dim=-1)
-    return F.dropout(attention, dropout) @ value, attention
+    return pairs | (keys == queries)
 
 
 class _MultiHead(Attention):
-    """What every attention shares: splitting tokens into heads and joining them again."""
+    """Softmax attention of K heads between a projection of the tokens and a map back to them."""
 
-    projections = 1
-    """Maps of d × K·p from the tokens to the heads; one leads back."""
-    kept_tensors = 1
+    cache_tensors = 1
+    output: OutputProjection
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__()
         self.spec = spec
         self.scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
         self.inner = spec.heads * spec.head_dim
+        self.dropout = nn.Dropout(spec.dropout)
 
     def split(self, x: Tensor) -> Tensor:
-        """(batch, tokens, heads · head_dim) to (batch, heads, tokens, head_dim)."""
+        """Split (batch, tokens, K·p) into heads (batch, K, tokens, p)."""
         return x.unflatten(-1, (self.spec.heads, self.spec.head_dim)).transpose(1, 2)
 
     def join(self, x: Tensor) -> Tensor:
-        """The inverse of `split`."""
+        """Join heads (batch, K, tokens, p) to (batch, tokens, K·p)."""
         return x.transpose(1, 2).flatten(-2)
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        weights: bool,
-        past: Past | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attention of all heads, joined: (batch, tokens, heads · head_dim); keys and values of the past come first."""
-        seen: int | Tensor = 0
-        if past is not None:
-            seen = past.seen
-            key, value = past.update(key, value)
-        out, attention = attend(
-            query,
-            key,
-            value,
-            causal=self.spec.causal,
-            mask=mask,
-            scale=self.scale,
-            dropout=self.spec.dropout if self.training else 0.0,
-            weights=weights,
-            seen=seen,
-        )
-        return self.join(out), attention
+    def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Project tokens (batch, n, d) to queries, keys and values, each (batch, K, n, p)."""
+        raise NotImplementedError  # abstract
 
-    def flops(self, tokens: int, queries: int | None = None) -> int:
-        """The maps to the heads and from them; then scores and values of all pairs, causal or not."""
-        queries = tokens if queries is None else queries
-        maps = 2 * self.spec.dim * self.inner * (self.projections * tokens + queries)
-        return maps + 4 * queries * tokens * self.inner
+    def combine_heads(self, out: Tensor, z: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
+        """Map the joined heads (batch, queries, K·p) to the update (batch, queries, d) of the tokens z."""
+        return self.output(out)
+
+    def forward(
+        self,
+        z: Tensor,
+        mask: Tensor | None = None,
+        return_attention: bool = False,
+        num_queries: int | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute the update (batch, n, d) of tokens (batch, n, d), and the attention on request."""
+        query, key, value = self.project_heads(z)
+        past: int | Tensor = 0
+        if cache is not None:
+            if not self.cache_tensors:
+                name = type(self).__name__.lower()
+                raise CrateError(f"attention {name!r} does not support caching; pass use_cache=False")
+            past = cache.past_length
+            key, value = cache.update(key, value)
+        out, attention = self.attend(query[:, :, :num_queries], key, value, mask, return_attention, past)
+        return self.dropout(self.combine_heads(self.join(out), z, mask, past)), attention
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, return_attention: bool, past: int | Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute softmax(scale · query keyᵀ) value; only `return_attention` holds the (tokens, tokens) matrix."""
+        causal, dropout = self.spec.causal, self.spec.dropout if self.training else 0.0
+        is_causal = causal and mask is None and not return_attention and isinstance(past, int) and past == 0
+        pairs = None if is_causal else attention_mask(query.shape[-2], key.shape[-2], causal, mask, query.device, past)
+        if not return_attention:
+            out = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=pairs, dropout_p=dropout, is_causal=is_causal, scale=self.scale
+            )
+            return out, None
+        scores = (query @ key.mT) * self.scale
+        if pairs is not None:
+            scores = scores.masked_fill(~pairs, float("-inf"))
+        attention = scores.softmax(dim=-1)
+        return F.dropout(attention, dropout) @ value, attention
 
     def extra_repr(self) -> str:
         return f"heads={self.spec.heads}, head_dim={self.spec.head_dim}, causal={self.spec.causal}"
 
 
 class SubspaceAttention(_MultiHead):
-    """Subspace self-attention of all heads: query, key and value are one projection onto U_1 … U_K."""
+    """Subspace self-attention: query, key and value are one projection onto the subspaces U_1 … U_K."""
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
         self.project = nn.Linear(spec.dim, self.inner, bias=False)  # rows k·p … (k+1)·p − 1 are U_kᵀ
 
     def subspaces(self) -> Tensor:
-        """[U_1 … U_K]ᵀ as it acts, (K·p, d): orthonormal rows when the spec asks for them."""
+        """Return [U_1 … U_K]ᵀ (K·p, d), with orthonormal rows if the spec asks for them."""
         return orthonormal_columns(self.project.weight.mT).mT if self.spec.orthonormal else self.project.weight
 
     @property
     def bases(self) -> Tensor:
-        """U_1 … U_K as the objective takes them, (K, d, p)."""
+        """U_1 … U_K in the form that the objective expects, (K, d, p)."""
         return self.subspaces().unflatten(0, (self.spec.heads, self.spec.head_dim)).mT
 
     def codes(self, z: Tensor) -> Tensor:
-        """W_k = Z U_k of every head: (batch, n, d) to (batch, K, n, p)."""
-        return self.split(F.linear(z, self.subspaces()))
+        """Compute W_k = Z U_k (+ b_k) of every head: (batch, n, d) to (batch, K, n, p)."""
+        return self.split(F.linear(z, self.subspaces(), self.project.bias))
 
-    def compress(
-        self, z: Tensor, mask: Tensor | None, weights: bool, queries: int | None = None, past: Past | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """[SSA(Z | U_1) … SSA(Z | U_K)], (batch, n, K·p)."""
+    def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         w = self.codes(z)
-        return self.attend(w[:, :, :queries], w, w, mask, weights, past)
+        return w, w, w
 
 
 @ATTENTION.register("mssa")
@@ -164,53 +150,28 @@ class MSSA(SubspaceAttention):
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
-        self.output = OutputMap(self.inner, spec.dim, bias=spec.output_bias)
-        self.dropout = nn.Dropout(spec.dropout)
-
-    def forward(
-        self,
-        z: Tensor,
-        mask: Tensor | None = None,
-        weights: bool = False,
-        queries: int | None = None,
-        past: Past | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Tokens (batch, n, d) to their update (batch, n, d)."""
-        out, attention = self.compress(z, mask, weights, queries, past)
-        return self.dropout(self.output(out)), attention
+        self.output = OutputProjection(self.inner, spec.dim, bias=spec.output_bias)
 
 
 @ATTENTION.register("mssa-tied")
 class TiedMSSA(SubspaceAttention):
-    """Multi-head subspace self-attention as the equations stand, output map β[U_1 … U_K].
+    """Multi-head subspace self-attention as in the equations, with the output map β[U_1 … U_K].
 
     MSSA(Z | U_[K]) = β Σ_k SSA(Z | U_k) U_kᵀ,  β = p/(nε²)   (paper 2.3; z (batch, n, d))
 
-    The softmax has no factor. n counts the real tokens of each sample; in the causal form token t has seen t
-    tokens, so that β_t = p/(tε²) and the length of what follows cannot leak back.
+    The softmax has no factor. n counts the real tokens of each sample. In the causal form token t attends to t
+    tokens, so that β_t = p/(tε²) and no token depends on the length of what follows it.
     """
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
         self.scale = 1.0 if spec.scale is None else spec.scale
-        self.dropout = nn.Dropout(spec.dropout)
 
-    def forward(
-        self,
-        z: Tensor,
-        mask: Tensor | None = None,
-        weights: bool = False,
-        queries: int | None = None,
-        past: Past | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Tokens (batch, n, d) to their update (batch, n, d)."""
-        beta = self.beta(z, mask, 0 if past is None else past.seen)
-        out, attention = self.compress(z, mask, weights, queries, past)
-        update = F.linear(out, self.subspaces().mT)
-        return self.dropout(update * beta[:, :queries]), attention
+    def combine_heads(self, out: Tensor, z: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
+        return F.linear(out, self.subspaces().mT) * self.beta(z, mask, past_length)[:, : out.shape[1]]
 
-    def beta(self, z: Tensor, mask: Tensor | None, seen: int | Tensor = 0) -> Tensor:
-        """β = p/(nε²), (batch or 1, n or 1, 1); the tokens follow `seen` others."""
+    def beta(self, z: Tensor, mask: Tensor | None, past_length: int | Tensor = 0) -> Tensor:
+        """Compute β = p/(nε²), (batch or 1, n or 1, 1), of tokens that follow `past_length` others."""
         work = torch.promote_types(z.dtype, torch.float32)  # half precision cannot count tokens
         n = z.shape[-2]
         if mask is not None and mask.ndim == 4:
@@ -219,7 +180,7 @@ class TiedMSSA(SubspaceAttention):
             real = mask.to(work)
             count = real.cumsum(-1)[:, -n:] if self.spec.causal else real.sum(-1, keepdim=True)
         elif self.spec.causal:
-            count = (torch.arange(1, n + 1, device=z.device) + seen).to(work)[None]
+            count = (torch.arange(1, n + 1, device=z.device) + past_length).to(work)[None]
         else:
             count = z.new_full((1, 1), n, dtype=work)
         return (self.spec.head_dim / (count.clamp(min=1.0) * self.spec.eps**2)).to(z.dtype)[..., None]
@@ -232,24 +193,60 @@ class MHSA(_MultiHead):
     MHSA(Z) = [softmax(Q_k K_kᵀ/√p) V_k]_k W_Oᵀ + b   (z (batch, n, d))
     """
 
-    projections = 3
-    kept_tensors = 2
+    cache_tensors = 2
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
         self.project = nn.Linear(spec.dim, 3 * self.inner, bias=spec.projection_bias)
-        self.output = OutputMap(self.inner, spec.dim, bias=spec.output_bias)
-        self.dropout = nn.Dropout(spec.dropout)
+        self.output = OutputProjection(self.inner, spec.dim, bias=spec.output_bias)
 
-    def forward(
-        self,
-        z: Tensor,
-        mask: Tensor | None = None,
-        weights: bool = False,
-        queries: int | None = None,
-        past: Past | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Tokens (batch, n, d) to their update (batch, n, d)."""
+    def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = (self.split(x) for x in self.project(z).chunk(3, dim=-1))
-        out, attention = self.attend(query[:, :, :queries], key, value, mask, weights, past)
-        return self.dropout(self.output(out)), attention
+        return query, key, value
+
+
+@ATTENTION.register("tssa")
+class TSSA(SubspaceAttention):
+    """Token-statistics self-attention (ToST): compression by second moments, linear in the number of tokens.
+
+    It follows from a variational form of the same coding rate. With W_k = Z U_k + b_k (n, p) for head k, tokens t and
+    directions j:
+    s_kt = τ_k Σ_j W_k[t,j]² / Σ_t' W_k[t',j]²,   Π = softmax of s over the heads,
+    m_kj = Σ_t Π_kt W_k[t,j]² / (Σ_t Π_kt + 1e-8),
+    TSSA(Z)_t = −[Π_kt W_k[t,j] / (1 + m_kj)]_k Wᵀ + b.
+
+    In the causal form each sum over tokens runs up to t, and a learned bias per head and position (`max_tokens` rows)
+    is added to each normalized square; positions count real tokens. There is no n × n matrix: the attention it returns
+    is diagonal, (batch, K, n, n), and holds the memberships Π, so that its rows sum to Π_kt and not to one.
+    """
+
+    cache_tensors = 0
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        self.project = nn.Linear(spec.dim, self.inner, bias=spec.projection_bias)
+        self.temperature = nn.Parameter(torch.ones(spec.heads, 1))
+        positions = spec.max_tokens if spec.causal else 0
+        self.position_bias = nn.Parameter(torch.zeros(spec.heads, positions, 1)) if positions else None
+        self.output = OutputProjection(self.inner, spec.dim, bias=spec.output_bias)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, return_attention: bool, past: int | Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        w, num_queries = value, query.shape[-2]
+        real = torch.ones_like(w[:, :1, :, :1]) if mask is None else mask[:, None, :, None].to(w.dtype)
+        square = w.square() * real  # (batch, K, n, p); padding counts for nothing
+        share = square / self._sum_tokens(square).clamp(min=1e-12)
+        if self.position_bias is not None and mask is None:
+            share = share + self.position_bias[:, : w.shape[-2]]
+        elif self.position_bias is not None and mask is not None:  # padding may come first
+            share = share + self.position_bias[:, (mask.cumsum(-1) - 1).clamp(min=0)].transpose(0, 1)
+        membership = (share.sum(-1) * self.temperature).softmax(dim=1)[..., None] * real  # (batch, K, n, 1)
+        moment = self._sum_tokens(membership * square) / (self._sum_tokens(membership) + 1e-8)
+        out = -membership * w / (1 + moment)
+        attention = torch.diag_embed(membership[..., 0])[:, :, :num_queries] if return_attention else None
+        return out[:, :, :num_queries], attention
+
+    def _sum_tokens(self, x: Tensor) -> Tensor:
+        """Sum over all tokens or, in the causal form, over those up to each one."""
+        return x.cumsum(dim=-2) if self.spec.causal else x.sum(dim=-2, keepdim=True)

@@ -1,15 +1,15 @@
 """Decoder and encoder as inverses: g^ℓ with the weights of f^ℓ, on tokens of the signal model (paper 3.3).
 
-In rows f(Z) = ISTA(Z + MSSA(Z | U) | D) and g(Y) = YEᵀ − MSSA(YEᵀ | V), here without LayerNorm and with V = U. What is
-left of g(f(Z)) − Z, and why, where D is orthogonal and holds the bases, so that a token uses p of its d atoms:
+In rows f(Z) = ISTA(Z + MSSA(Z | U) | D) and g(Y) = YEᵀ − MSSA(YEᵀ | V), here without LayerNorm and with V = U. Let D be
+orthogonal and contain the bases, so that a token uses p of its d atoms. The error g(f(Z)) − Z then has three parts:
 
-- Attention is undone to second order in its step β, as (I − S)(I + S)Z = Z + S(Z) − S(Z + S(Z)).
-- An ISTA step of η = 1 is the whole LASSO, ReLU(ZD − λ) in rows; YDᵀ undoes it up to λ for every active atom.
-- Noise outside a token's subspace is not brought back: below λ it is removed, and at λ = 0 its negative half is.
+- Attention is undone to second order in its step β, since (I − S)(I + S)Z = Z + S(Z) − S(Z + S(Z)).
+- An ISTA step of η = 1 solves the LASSO, ReLU(ZD − λ) in rows; YDᵀ undoes it up to λ for every active atom.
+- Noise outside a token's subspace is not restored: below λ it is removed, and at λ = 0 its negative half is.
 
-So the error does not vanish with the noise σ; it falls to what λ and β² leave. Two more of the paper's words matter.
-Its remark presets E = D*, where its own Z^{ℓ+½} = D Z^{ℓ+1} asks for E = D: D* gives unrelated tokens. And ISTA inverts
-on codes that are not negative: of the signal model's signed ones it keeps half the energy, its two-sided form all.
+So the error does not vanish with the noise σ; it falls to a floor set by λ and β². We depart from the paper twice.
+Its remark sets E = D*, but its own Z^{ℓ+½} = D Z^{ℓ+1} requires E = D; D* gives unrelated tokens. And ISTA inverts
+non-negative codes only: of the signed codes of the signal model it keeps half the energy, its two-sided form all.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from .sparsify import ISTA
 
 @dataclass(frozen=True)
 class TiedLayers:
-    """A layer f and its mirror g with one set of weights, without LayerNorm."""
+    """A layer f and its mirror g with shared weights, without LayerNorm."""
 
     bases: Tensor
     """U = V, (K, d, p)."""
     dictionary: Tensor
     """D (d, d)."""
     step: float
-    """β of the attention, whatever the number of tokens."""
+    """β of the attention, independent of the number of tokens."""
     sparsity: float = 0.0
     """λ of ISTA."""
     ista_step: float = 1.0
-    """η of ISTA; 1 solves the LASSO of an orthogonal dictionary at once."""
+    """η of ISTA; 1 solves the LASSO of an orthogonal dictionary in one step."""
     sparsifier: str = "ista"
-    """`ista`, or `ista-soft` for codes of both signs."""
+    """Name of the sparsifier: `ista`, or `ista-soft` for codes of both signs."""
 
     def attention(self, z: Tensor) -> Tensor:
-        """MSSA(Z | U) = β Σ_k SSA(Z | U_k)U_kᵀ of tokens (batch, n, d)."""
+        """Compute MSSA(Z | U) = β Σ_k SSA(Z | U_k)U_kᵀ of tokens (batch, n, d)."""
         K, d, p = self.bases.shape
         eps = math.sqrt(p / (z.shape[-2] * self.step)) if self.step else math.inf
         with torch.device("meta"):
@@ -55,16 +55,16 @@ class TiedLayers:
         return functional_call(operator, {"project.weight": self.bases.mT.flatten(0, 1)}, z)[0]
 
     def encode(self, z: Tensor) -> Tensor:
-        """f: tokens (batch, n, d) to their sparse codes (batch, n, d)."""
+        """Apply f: tokens (batch, n, d) to sparse codes (batch, n, d)."""
         spec = SparsifierSpec(dim=z.shape[-1], step_size=self.ista_step, sparsity=self.sparsity)
         with torch.device("meta"):
             operator = SPARSIFIERS.create(self.sparsifier, spec)
         if not isinstance(operator, ISTA):
-            raise CrateError(f"sparsifier {self.sparsifier!r} has no mirror; take 'ista' or 'ista-soft'")
+            raise CrateError(f"sparsifier {self.sparsifier!r} has no mirror; use 'ista' or 'ista-soft'")
         return functional_call(operator, {"dictionary": self.dictionary}, z + self.attention(z))
 
     def decode(self, codes: Tensor, adjoint: bool = False) -> Tensor:
-        """g: codes back to tokens by E = D, or with `adjoint` by the E = D* of the paper's remark."""
+        """Apply g: codes to tokens with E = D or, if `adjoint`, with the E = D* of the paper's remark."""
         y = codes @ (self.dictionary if adjoint else self.dictionary.mT)
         return y - self.attention(y)
 
@@ -82,10 +82,10 @@ def inversion_error(
     adjoint: bool = False,
     generator: torch.Generator | None = None,
 ) -> float:
-    """‖g(f(Z)) − Z‖/‖Z‖ of n tokens z_i = U_{s_i}|α_i| + σw_i against bases (K, d, p) orthonormal together.
+    """Compute ‖g(f(Z)) − Z‖/‖Z‖ of n tokens z_i = U_{s_i}|α_i| + σw_i for bases (K, d, p) orthonormal together.
 
-    |α| in place of α gives codes that a non-negative ISTA can hold; `signed` keeps α. D is U_1 … U_K, completed. A
-    generator in the same state draws the same α and w for every σ.
+    |α| in place of α gives codes that a non-negative ISTA can represent; `signed` keeps α. D is U_1 … U_K, completed
+    to an orthogonal matrix. A generator in the same state draws the same α and w for every σ.
     """
     if step < 0:
         raise CrateError(f"step must not be negative, got {step}")
@@ -98,7 +98,7 @@ def inversion_error(
 
 
 def completed(bases: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """An orthogonal D (d, d) whose first K·p columns are bases (K, d, p) that are orthonormal together."""
+    """Return an orthogonal D (d, d) whose first K·p columns are bases (K, d, p) that are orthonormal together."""
     K, d, p = bases.shape
     if K * p > d:
         raise CrateError(f"{K} bases of dimension {p} cannot be columns of an orthogonal matrix in {d} dimensions")

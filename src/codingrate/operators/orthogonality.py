@@ -1,7 +1,7 @@
-"""Where the theory's constraint went: orthonormal bases as a diagnostic, a penalty or a reparametrisation.
+"""Orthonormal bases as a diagnostic, a penalty or a reparametrization.
 
-The derivation assumes U_kᵀU_k = I, incoherent subspaces and DᵀD ≈ I (paper 2.3 and 2.4); training enforces
-none of it. These few functions measure the departure, penalise it, or rule it out.
+The derivation assumes U_kᵀU_k = I, incoherent subspaces and DᵀD ≈ I (paper 2.3 and 2.4); training enforces none of
+it. These functions measure the deviation, penalize it, or exclude it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from torch import Tensor
 
 
 def orthonormal_columns(matrix: Tensor) -> Tensor:
-    """The orthonormal factor Q of a tall or square matrix (d, m), m ≤ d, differentiable in the matrix.
+    """Return the orthonormal factor Q of a tall or square matrix (d, m), m ≤ d, differentiable in the matrix.
 
     QR with the sign of R's diagonal fixed, so that the map is continuous and leaves an orthonormal matrix
-    as it is. Half precision is factored in float32.
+    unchanged. Half precision is factored in float32.
     """
     work = matrix.float() if matrix.dtype in (torch.bfloat16, torch.float16) else matrix
     q, r = torch.linalg.qr(work)
@@ -23,7 +23,7 @@ def orthonormal_columns(matrix: Tensor) -> Tensor:
 
 
 def orthogonality_gap(matrix: Tensor) -> Tensor:
-    """‖MᵀM − I‖_F for a matrix (..., d, m): zero exactly when the columns are orthonormal."""
+    """Compute ‖MᵀM − I‖_F of a matrix (..., d, m): zero if and only if the columns are orthonormal."""
     work = matrix.float() if matrix.dtype in (torch.bfloat16, torch.float16) else matrix
     gram = work.mT @ work
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)

@@ -1,4 +1,4 @@
-"""Operators by name: one registry for attention, one for sparsifiers, and what each is built from."""
+"""Operators by name: their specifications, their contracts, and one registry for each kind of operator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Spec = TypeVar("Spec")
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
-    """What an attention operator is built from; an operator ignores what it has no use for."""
+    """Settings of an attention operator; an operator ignores those it has no use for."""
 
     dim: int
     """Token width d."""
@@ -25,9 +25,9 @@ class AttentionSpec:
     head_dim: int
     """Dimension p of each subspace."""
     causal: bool = False
-    """Token t sees tokens 1..t only."""
+    """Whether token t attends to tokens 1..t only."""
     scale: float | None = None
-    """Factor inside the softmax; None is the operator's own (p^-½, or 1 for `mssa-tied`)."""
+    """Factor inside the softmax. Default: p^-½, or 1 for `mssa-tied`."""
     eps: float = 0.5
     """Coding precision ε of β = p/(nε²), used by `mssa-tied`."""
     projection_bias: bool = False
@@ -35,16 +35,16 @@ class AttentionSpec:
     output_bias: bool = True
     """Bias of the trainable output map W."""
     max_tokens: int = 0
-    """Rows of the position-wise bias of causal `tssa`; 0 leaves the bias out."""
+    """Rows of the position-wise bias of causal `tssa`; 0 for no bias."""
     orthonormal: bool = False
-    """Reparametrise [U_1 … U_K] to orthonormal columns."""
+    """Whether to reparametrize [U_1 … U_K] to orthonormal columns."""
     dropout: float = 0.0
     """Dropout on the attention weights and on the output, as in the paper's pseudocode."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparsifierSpec:
-    """What a sparsifier is built from; a sparsifier ignores what it has no use for."""
+    """Settings of a sparsifier; a sparsifier ignores those it has no use for."""
 
     dim: int
     """Token width d."""
@@ -53,85 +53,67 @@ class SparsifierSpec:
     sparsity: float = 0.1
     """Weight λ of the ℓ1 norm."""
     alpha: float = 1.0
-    """Constant α of the majorisation-minimisation step (`prox`)."""
+    """Constant α of the majorization-minimization step (`prox`)."""
     expansion: int = 4
     """Width of the hidden layer (`mlp`) or of the dictionary (`odl`), in units of d."""
     orthonormal: bool = False
-    """Reparametrise the dictionary D to orthonormal columns."""
+    """Whether to reparametrize the dictionary D to orthonormal columns."""
     activation: str = "gelu"
-    """Activation of `mlp`: `gelu`, or `gelu-tanh`, its approximation by a tanh."""
+    """Activation of `mlp`: `gelu`, or `gelu-tanh` for its approximation by a tanh."""
     dropout: float = 0.0
     """Dropout on the output (`mlp`)."""
 
 
-class Past(Protocol):
-    """What a causal operator has kept of earlier tokens of the same sequences."""
+class KeyValueCache(Protocol):
+    """Keys and values of earlier tokens of the same sequences, as one attention operator reads them."""
 
     @property
-    def seen(self) -> int | Tensor:
-        """Tokens kept so far, before `update` adds the new ones; a tensor where memory is allocated ahead."""
+    def past_length(self) -> int | Tensor:
+        """Number of tokens before those of the next `update`; a tensor if memory is allocated ahead."""
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep keys and values (batch, K, n, p) of the new tokens, and hand out those of all tokens."""
+        """Append keys and values (batch, K, n, p) of new tokens; return those of all tokens."""
 
 
 class Attention(nn.Module):
-    """Contract of the first half of a layer, the one that mixes tokens.
+    """Contract of the first half of a layer, which mixes tokens.
 
-    `forward(z, mask, weights)` maps tokens z (batch, n, d) to an update (batch, n, d), and hands out the
-    attention (batch, K, n, n), rows summing to one, when `weights` is true. `mask` (batch, n) is True
-    where a token is real; padding is never attended to. With `queries` only that many tokens from the front are
-    updated, (batch, queries, d): a classifier reads nothing of its last layer but the class token.
+    `forward(z, mask=None, return_attention=False, num_queries=None, cache=None)` maps tokens z (batch, n, d) to an
+    update (batch, n, d). It also returns the attention (batch, K, n, n), whose rows sum to one, if `return_attention`
+    is true, and None otherwise. `mask` (batch, n) is True for real tokens; padding is never attended to. With
+    `num_queries` only so many tokens from the front are updated, (batch, num_queries, d): a classifier reads only the
+    class token of its last layer.
 
-    With `past` the n tokens continue a sequence, and attention is (batch, K, n, all tokens). The mask then counts
-    all tokens, (batch, tokens), or tells which of them each new one sees, (batch or 1, 1, n, tokens).
+    With `cache` the n tokens continue a sequence, and attention is (batch, K, n, all tokens). The mask then covers
+    all tokens, (batch, tokens), or states which of them each new token attends to, (batch or 1, 1, n, tokens).
     """
 
-    kept_tensors: int = 0
-    """Tensors (batch, K, n, p) a token leaves for later ones: one where key is value, two where not, 0: no `past`."""
-
-    def forward(
-        self,
-        z: Tensor,
-        mask: Tensor | None = None,
-        weights: bool = False,
-        queries: int | None = None,
-        past: Past | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The update of every token, and the attention that made it."""
-        raise NotImplementedError  # abstract
-
-    def flops(self, tokens: int, queries: int | None = None) -> int:
-        """Operations of the matrix products for one sequence; a multiply-add counts two."""
-        raise NotImplementedError  # abstract
+    cache_tensors: int = 0
+    """Number of tensors cached per layer: 1 if keys equal values, 2 otherwise, 0 if caching is not supported."""
 
 
 class Sparsifier(nn.Module):
-    """Contract of the second half of a layer, the one that treats every token alike."""
+    """Contract of the second half of a layer: `forward` maps tokens (..., d) to tokens (..., d), each token alike."""
 
     residual: bool = False
-    """Whether the layer adds a skip around the operator: an MLP needs one, ISTA has its own."""
+    """Whether the layer adds a skip around the operator: an MLP needs one, ISTA contains its own."""
     uses_norm: bool = True
-    """Whether the operator acts on normalised tokens."""
+    """Whether the operator acts on normalized tokens."""
 
-    def forward(self, z: Tensor) -> Tensor:
-        """Tokens (..., d) to tokens (..., d)."""
-        raise NotImplementedError  # abstract
 
-    def flops(self, tokens: int) -> int:
-        """Operations of the matrix products for so many tokens in inference; a multiply-add counts two."""
-        raise NotImplementedError  # abstract
+class OutputProjection(nn.Linear):
+    """The linear map that ends a branch of a layer; a class of its own, so that it can be initialized differently."""
 
 
 class Registry(Generic[Spec, Module]):
-    """Names to operators, for one kind of operator."""
+    """A table of operators of one kind, by name."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._entries: dict[str, Callable[[Spec], Module]] = {}
 
     def register(self, name: str) -> Callable[[type[Module]], type[Module]]:
-        """Class decorator that enters an operator under `name`."""
+        """Return a class decorator that registers an operator as `name`."""
 
         def enter(cls: type[Module]) -> type[Module]:
             self._entries[name] = cls
@@ -140,16 +122,16 @@ class Registry(Generic[Spec, Module]):
         return enter
 
     def names(self) -> list[str]:
-        """Every known name, sorted."""
+        """Return all registered names, sorted."""
         return sorted(self._entries)
 
     def check(self, name: str) -> None:
-        """Refuse an unknown name, offering the nearest known one."""
+        """Raise an error for an unknown name that suggests the nearest known one."""
         if name not in self._entries:
             raise unknown_name(self.kind, name, self._entries)
 
     def create(self, name: str, spec: Spec) -> Module:
-        """Build the operator called `name`."""
+        """Build the operator registered as `name`."""
         self.check(name)
         return self._entries[name](spec)
 

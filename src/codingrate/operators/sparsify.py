@@ -1,7 +1,7 @@
-"""Sparsifiers: what stands in the MLP's place, one proximal step towards a sparse code (paper 2.4, A.2).
+"""Sparsifiers: one proximal step toward a sparse code, in the place of an MLP (paper 2.4, A.2).
 
-In the paper tokens are columns and ISTA(Z | D) = ReLU(Z − η Dᵀ(DZ − Z) − ηλ1). Here tokens are rows, so that
-DZ reads z Dᵀ and DᵀZ reads z D.
+In the paper tokens are columns and ISTA(Z | D) = ReLU(Z − η Dᵀ(DZ − Z) − ηλ1). Here tokens are rows: DZ becomes
+z Dᵀ, and DᵀZ becomes z D.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .orthogonality import orthonormal_columns
-from .output import OutputMap
-from .registry import SPARSIFIERS, Sparsifier, SparsifierSpec
+from .registry import SPARSIFIERS, OutputProjection, Sparsifier, SparsifierSpec
 
 
 class _Gram(torch.autograd.Function):
-    """DᵀD with one product in its gradient, D(G + Gᵀ), where autograd would take two."""
+    """DᵀD whose gradient D(G + Gᵀ) takes one matrix product, where autograd would take two."""
 
     generate_vmap_rule = True
 
@@ -46,12 +45,8 @@ class DictionarySparsifier(Sparsifier):
         nn.init.kaiming_uniform_(self.dictionary)
 
     def atoms(self) -> Tensor:
-        """D as it acts: with orthonormal columns when the spec asks for them."""
+        """Return D, with orthonormal columns if the spec asks for them."""
         return orthonormal_columns(self.dictionary) if self.spec.orthonormal else self.dictionary
-
-    def flops(self, tokens: int) -> int:
-        """One product per token; what is made of D alone is made once and kept."""
-        return 2 * tokens * self.spec.dim**2
 
     def extra_repr(self) -> str:
         return f"dim={self.spec.dim}, step_size={self.spec.step_size}, sparsity={self.spec.sparsity}"
@@ -63,9 +58,9 @@ class ISTA(DictionarySparsifier):
 
     ISTA(z | D) = ReLU(z + η(zD − zDᵀD) − ηλ)   (paper 2.4; z (..., d), D (d, d))
 
-    Before the threshold the step is affine in z: z + zN with N = η(D − DᵀD). It runs as one product with
-    M = I + N and the threshold as its bias. M costs d³ once per training step; in inference it is kept until the
-    dictionary changes. For few tokens the product with D and then Dᵀ is cheaper than building M.
+    Before the threshold the step is affine in z: z + zN with N = η(D − DᵀD). It is computed as one product with
+    M = I + N and the threshold as its bias. M costs d³ once per training step; at inference it is cached until the
+    dictionary changes. For few tokens the products with D and then Dᵀ are cheaper than building M.
     """
 
     def __init__(self, spec: SparsifierSpec) -> None:
@@ -73,37 +68,33 @@ class ISTA(DictionarySparsifier):
         self._cached: tuple[tuple[object, ...], Tensor, Tensor] | None = None  # key, D (held), M
 
     def forward(self, z: Tensor) -> Tensor:
-        """Tokens (..., d) to sparse tokens (..., d)."""
         return self.threshold(self.step(z))
 
     @property
     def shift(self) -> float:
-        """What is added to every entry of the step before `threshold`; folded into the product as its bias."""
+        """Constant −ηλ that is added to every entry before `threshold`; it enters the product as its bias."""
         return -self.spec.step_size * self.spec.sparsity
 
     def threshold(self, step: Tensor) -> Tensor:
-        """The proximal map of ηλ‖·‖₁ on the non-negative orthant, of which `shift` has done one half."""
+        """Apply the second half of the proximal map of ηλ‖·‖₁ on the non-negative orthant; `shift` is the first."""
         return step.relu_()  # the step's product does not need its own value in the backward pass
 
     def step(self, z: Tensor) -> Tensor:
-        """The gradient step on ½‖z − Dz‖² before the threshold, shifted."""
+        """Compute the gradient step on ½‖z − Dz‖² before the threshold, plus `shift`."""
         trains = torch.is_grad_enabled() and self.dictionary.requires_grad
         if trains or torch.compiler.is_compiling():
-            # Forward and backward take 6 products with all tokens in the plain form, 3 with all tokens and
-            # 2 of d × d × d in the fused one.
+            # Forward and backward take 6 products with all tokens in the plain form; the fused form takes 3 with
+            # all tokens and 2 of d × d × d.
+            atoms = self.atoms()
             if 3 * z.shape[:-1].numel() < 2 * self.spec.dim:
-                return self._plain_step(z)
-            fused = self._fuse(self.atoms())
+                return z - self.spec.step_size * ((F.linear(z, atoms) - z) @ atoms) + self.shift
+            fused = self._fuse(atoms)
         else:
             fused = self._fused()
         return F.linear(z, fused.mT, fused.new_full((self.spec.dim,), self.shift))
 
-    def _plain_step(self, z: Tensor) -> Tensor:
-        atoms = self.atoms()
-        return z - self.spec.step_size * ((F.linear(z, atoms) - z) @ atoms) + self.shift
-
     def _fuse(self, atoms: Tensor) -> Tensor:
-        """M = I + η(D − DᵀD), so that the step is zM; in full precision, also where tokens are in half."""
+        """Compute M = I + η(D − DᵀD), so that the step is zM; in full precision even if D is in half precision."""
         with torch.autocast("cpu" if atoms.is_meta else atoms.device.type, enabled=False):
             work = atoms.float() if atoms.dtype in (torch.bfloat16, torch.float16) else atoms
             eye = torch.eye(self.spec.dim, dtype=work.dtype, device=work.device)
@@ -111,20 +102,20 @@ class ISTA(DictionarySparsifier):
             return (eye + self.spec.step_size * (work - gram)).to(atoms.dtype)
 
     def _fused(self) -> Tensor:
-        """M of this dictionary, rebuilt when the dictionary has changed in value, place or kind."""
+        """Return the cached M; rebuild it if the value, memory, dtype or device of the dictionary has changed."""
         d = self.dictionary
-        if d.is_inference():  # keeps no version counter, so a change could not be seen
+        if d.is_inference():  # it has no version counter, so that a change could not be detected
             return self._fuse(self.atoms())
         key = (d._version, d.data_ptr(), d.dtype, d.device)
         if self._cached is None or self._cached[0] != key:
-            # Usable by autograd later. Holding D keeps its address from being given to another dictionary, which
-            # the key could not tell apart.
+            # Autograd must be able to use M later. Holding D keeps its address from being reused by another
+            # dictionary, which would have the same key.
             with torch.inference_mode(False), torch.no_grad():
                 self._cached = (key, d.detach(), self._fuse(self.atoms()))
         return self._cached[2]
 
     def train(self, mode: bool = True) -> ISTA:
-        """Leaving or entering training forgets the kept product."""
+        """Set the mode and drop the cached product."""
         self._cached = None
         return super().train(mode)
 
@@ -139,27 +130,22 @@ class SoftISTA(ISTA):
     z ↦ S_{ηλ}(z + η(zD − zDᵀD)),  S_t(x) = sgn(x) max(|x| − t, 0). The paper's ablation takes λ = 10.
     """
 
-    @property
-    def shift(self) -> float:
-        """None: both sides shrink alike."""
-        return 0.0
+    shift = 0.0  # both signs shrink alike
 
     def threshold(self, step: Tensor) -> Tensor:
-        """The proximal map of ηλ‖·‖₁."""
         return F.softshrink(step, self.spec.step_size * self.spec.sparsity)
 
 
 @SPARSIFIERS.register("prox")
 class ProximalStep(DictionarySparsifier):
-    """One step of proximal majorisation-minimisation on λ‖Z‖₁ − R(Z) (paper, end of appendix A.2).
+    """One step of proximal majorization-minimization on λ‖Z‖₁ − R(Z) (paper, end of appendix A.2).
 
     z ↦ ReLU((1 + 4/(9(1 + α))) zD − 4λ/(9α)),  D orthogonal in the derivation, no skip.
-    α = d/(nε²) in theory; here a constant (`alpha`), as a value that moves with n would leak the length of a
-    causal sequence. The paper does not give the value it used.
+    α = d/(nε²) in theory. Here it is a constant (`alpha`), because a value that depends on n would leak the length of
+    a causal sequence. The paper does not give the value it used.
     """
 
     def forward(self, z: Tensor) -> Tensor:
-        """Tokens (..., d) to sparse tokens (..., d)."""
         alpha = self.spec.alpha
         growth = 1 + 4 / (9 * (1 + alpha))
         return F.relu(z @ (growth * self.atoms()) - 4 * self.spec.sparsity / (9 * alpha))
@@ -171,7 +157,7 @@ class OvercompleteDictionary(Sparsifier):
 
     A₁ = ReLU(η zD − ηλ),  A₂ = ReLU(A₁ − η(A₁Dᵀ − z)D − ηλ),  z ↦ A₂D'ᵀ   (z (..., d), D and D' (d, m·d))
 
-    D analyses, D' synthesises; the layer adds the skip.
+    D is the analysis dictionary and D' the synthesis dictionary; the layer adds the skip.
     """
 
     residual = True
@@ -186,15 +172,10 @@ class OvercompleteDictionary(Sparsifier):
         nn.init.kaiming_uniform_(self.synthesis)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Tokens (..., d) to their update (..., d)."""
         return self.codes(z) @ self.synthesis.mT
 
-    def flops(self, tokens: int) -> int:
-        """Three products with D and one with D'."""
-        return 8 * tokens * self.dictionary.numel()
-
     def codes(self, z: Tensor) -> Tensor:
-        """The sparse code A₂, (..., m·d)."""
+        """Compute the sparse code A₂ (..., m·d) of tokens (..., d)."""
         eta, threshold = self.spec.step_size, self.spec.step_size * self.spec.sparsity
         first = F.relu(eta * (z @ self.dictionary) - threshold)
         residual = first @ self.dictionary.mT - z
@@ -203,7 +184,7 @@ class OvercompleteDictionary(Sparsifier):
 
 @SPARSIFIERS.register("mlp")
 class MLP(Sparsifier):
-    """The black-box transformer's MLP, GELU(zW₁ + b₁)W₂ + b₂ of hidden width m·d; the layer adds the skip.
+    """The MLP of the black-box transformer, GELU(zW₁ + b₁)W₂ + b₂ of hidden width m·d; the layer adds the skip.
 
     GELU is x Φ(x), or GPT-2's ½x(1 + tanh(√(2/π)(x + 0.044715x³))) with `activation="gelu-tanh"`.
     """
@@ -215,21 +196,16 @@ class MLP(Sparsifier):
         width = spec.expansion * spec.dim
         self.approximate = "tanh" if spec.activation == "gelu-tanh" else "none"
         self.expand = nn.Linear(spec.dim, width)
-        self.contract = OutputMap(width, spec.dim)
+        self.contract = OutputProjection(width, spec.dim)
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Tokens (..., d) to their update (..., d)."""
         return self.dropout(self.contract(F.gelu(self.expand(z), approximate=self.approximate)))
-
-    def flops(self, tokens: int) -> int:
-        """Up and down."""
-        return 4 * tokens * self.expand.weight.numel()
 
 
 @SPARSIFIERS.register("none")
-class Keep(Sparsifier):
-    """No second half at all, the paper's ablation without ISTA: Z^{ℓ+1} = Z^{ℓ+½}."""
+class Identity(Sparsifier):
+    """No sparsification, the paper's ablation without ISTA: Z^{ℓ+1} = Z^{ℓ+½}."""
 
     uses_norm = False
 
@@ -237,9 +213,4 @@ class Keep(Sparsifier):
         super().__init__()
 
     def forward(self, z: Tensor) -> Tensor:
-        """The tokens as they are."""
         return z
-
-    def flops(self, tokens: int) -> int:
-        """Nothing."""
-        return 0

@@ -1,26 +1,19 @@
-"""The theory, executable (paper 2, 3, A, B): what the paper states, to run and to check.
+"""The theory as code (paper 2, 3, A, B): the objects that the paper's statements are about, and claims that test them.
 
-Tokens are rows, z (n, d), bases (K, d, p). `verify` tries the claims; `docs/theory.md` walks through them.
+Tokens are rows, z (n, d), and bases are (K, d, p). `verify` tests the claims; `docs/theory.md` explains them in order.
 """
 
 from .claims import Finding, Outcome, Trial, claim, verify
-from .denoising import SubspaceMixture, attention_denoise, nearest_subspace, project_nearest
-from .diffusion import (
-    VarianceExploding,
-    geometric_times,
-    sliced_wasserstein,
-    structured_flow,
-    structured_solution,
-)
+from .denoising import SubspaceMixture, attention_denoise, nearest_subspace, off_subspace, project_nearest
+from .diffusion import VarianceExploding, geometric_times, sliced_wasserstein, structured_flow, structured_solution
 from .projection import (
-    Mixture,
-    Tokens,
-    compressed,
-    draw,
+    MixtureSizes,
+    NoisyTokens,
+    compress,
+    draw_tokens,
     event_constants,
     main_term,
     optimal_eps,
-    outside,
     projected_noise,
     residual,
     residual_bound,
@@ -40,40 +33,10 @@ from .unrolled import (
 )
 
 __all__ = [
-    "Descent",
-    "Finding",
-    "Mixture",
-    "Outcome",
-    "SubspaceMixture",
-    "Tokens",
-    "Trial",
-    "VarianceExploding",
-    "alternate",
-    "attention_denoise",
-    "claim",
-    "compressed",
-    "compression_change",
-    "compression_direction",
-    "compression_smoothness",
-    "draw",
-    "event_constants",
-    "geometric_times",
-    "ista",
-    "main_term",
-    "mssa",
-    "nearest_subspace",
-    "optimal_eps",
-    "outside",
-    "project_nearest",
-    "projected_noise",
-    "proximal_layer",
-    "proximal_step",
-    "report_html",
-    "residual",
-    "residual_bound",
-    "signal_gain",
-    "sliced_wasserstein",
-    "structured_flow",
-    "structured_solution",
-    "verify",
-]
+    "Descent", "Finding", "MixtureSizes", "NoisyTokens", "Outcome", "SubspaceMixture", "Trial", "VarianceExploding",
+    "alternate", "attention_denoise", "claim", "compress", "compression_change", "compression_direction",
+    "compression_smoothness", "draw_tokens", "event_constants", "geometric_times", "ista", "main_term", "mssa",
+    "nearest_subspace", "off_subspace", "optimal_eps", "project_nearest", "projected_noise", "proximal_layer",
+    "proximal_step", "report_html", "residual", "residual_bound", "signal_gain", "sliced_wasserstein",
+    "structured_flow", "structured_solution", "verify",
+]  # fmt: skip

@@ -1,8 +1,8 @@
-"""Denoising against the low-dimensional Gaussian mixture (paper 3.1, B.2): score, Tweedie's formula, attention form.
+"""Denoising under the low-dimensional Gaussian mixture (paper 3.1, B.2): score, Tweedie's formula, attention form.
 
-Points are rows, z (..., d), each denoised by itself; bases are (K, d, p). The model is z = z♮ + σw with z♮ = U_s α,
-s uniform on the K subspaces, α ~ N(0, Λ), Λ diagonal. One Λ and equal shares are no loss: the paper's normalisation,
-π_k / √det(Σ_k + σ²I) the same for every k, holds at every σ only if all Λ_k are one Λ up to the order of columns.
+Points are rows, z (..., d), and each is denoised by itself; bases are (K, d, p). The model is z = z♮ + σw with
+z♮ = U_s α, s uniform on the K subspaces, α ~ N(0, Λ), Λ diagonal. One Λ and equal weights lose no generality: the
+paper's normalization, π_k / √det(Σ_k + σ²I) equal for all k, holds at every σ only if all Λ_k are equal up to order.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 from codingrate.errors import CrateError
 from codingrate.objective import TokenSample, sample_tokens
 
-ORTHONORMAL = 1e-4  # float32 bases are orthonormal to about 1e-6; learned ones are off by far more
+ORTHONORMAL = 1e-4  # float32 bases are orthonormal to about 1e-6, learned ones are off by much more
 
 
 class SubspaceMixture:
-    """The law of U_s α, α ~ N(0, Λ), and of its noisy versions U_s α + σw (eq. gaussian_tokens_noise).
+    """The distribution of U_s α, α ~ N(0, Λ), and of its noisy versions U_s α + σw (eq. gaussian_tokens_noise).
 
-    bases: orthonormal U_k, (K, d, p). variances: the diagonal of Λ, (p,) or one number for all p.
+    bases: orthonormal U_k, (K, d, p). variances: the diagonal of Λ, (p,), or one number for all p directions.
     Every function of z takes rows (..., d) and a noise level σ > 0, and computes in the wider dtype of z and bases.
     """
 
@@ -31,24 +31,24 @@ class SubspaceMixture:
         if spread.ndim > 1 or spread.numel() not in (1, bases.shape[-1]):
             raise CrateError(f"variances must be one number or ({bases.shape[-1]},), got shape {tuple(spread.shape)}")
         if not bool((spread > 0).all()) or not bool(spread.isfinite().all()):
-            raise CrateError("variances must be positive and finite")
+            raise CrateError(f"variances must be positive and finite, got {spread.tolist()}")
         self.variances = spread.expand(bases.shape[-1])
-        """Λ's diagonal, (p,)."""
+        """Diagonal of Λ, (p,)."""
 
     def sample(self, n: int, sigma: float = 0.0, generator: torch.Generator | None = None) -> TokenSample:
-        """n independent draws of U_s α + σw; codes are α / √Λ."""
+        """Draw n independent samples of U_s α + σw; their codes are α / √Λ."""
         return sample_tokens(self.bases * self.variances.sqrt(), n, sigma, generator)
 
     def covariance(self, sigma: float = 0.0) -> Tensor:
-        """E zz* = (1/K) Σ_k U_k Λ U_k* + σ²I, (d, d)."""
+        """Return E zz* = (1/K) Σ_k U_k Λ U_k* + σ²I, (d, d)."""
         count, d, _ = self.bases.shape
         signal = torch.einsum("kdp,p,kep->de", self.bases, self.variances, self.bases) / count
         return signal + sigma**2 * torch.eye(d, dtype=signal.dtype, device=signal.device)
 
     def log_density(self, z: Tensor, sigma: float) -> Tensor:
-        """log q(z) = log (1/K) Σ_k N(z; 0, U_k Λ U_k* + σ²I), (..., d) → (...).
+        """Return log q(z) = log (1/K) Σ_k N(z; 0, U_k Λ U_k* + σ²I), (..., d) → (...).
 
-        By Woodbury z*(Σ_k + σ²I)⁻¹z = (‖z‖² − Σ_j s_j (U_k*z)_j²)/σ² with s = Λ/(Λ + σ²), so no d × d matrix is made.
+        By Woodbury z*(Σ_k + σ²I)⁻¹z = (‖z‖² − Σ_j s_j (U_k*z)_j²)/σ² with s = Λ/(Λ + σ²), without a d × d matrix.
         """
         z = check_points(z, self.bases, sigma)
         count, d, _ = self.bases.shape
@@ -57,40 +57,37 @@ class SubspaceMixture:
         return self._affinity(z, sigma).logsumexp(-1) - math.log(count) - (constant + quadratic) / 2
 
     def responsibilities(self, z: Tensor, sigma: float) -> Tensor:
-        """P(s = k | z), (..., d) → (..., K): the softmax of Σ_j s_j (U_k*z)_j² / 2σ², s = Λ/(Λ + σ²)."""
-        z = check_points(z, self.bases, sigma)
-        return self._affinity(z, sigma).softmax(-1)
+        """Return P(s = k | z), (..., d) → (..., K): the softmax of Σ_j s_j (U_k*z)_j² / 2σ², s = Λ/(Λ + σ²)."""
+        return self._affinity(check_points(z, self.bases, sigma), sigma).softmax(-1)
 
     def denoise(self, z: Tensor, sigma: float) -> Tensor:
-        """E[z♮ | z] = Σ_k P(s = k | z) U_k s ∘ U_k*z, s = Λ/(Λ + σ²): the conditional mean, exactly; (..., d) → same.
+        """Return the exact E[z♮ | z] = Σ_k P(s = k | z) U_k s ∘ U_k*z, s = Λ/(Λ + σ²), (..., d) → (..., d).
 
-        Given s = k the pair (z♮, z) is Gaussian and U_k s ∘ U_k*z is its Wiener filter.
+        Given s = k the pair (z♮, z) is Gaussian, and U_k s ∘ U_k*z is its Wiener filter.
         """
         z = check_points(z, self.bases, sigma)
-        share = self._affinity(z, sigma).softmax(-1)
-        return _combine(share, codes(z, self.bases) * self._wiener(sigma), self.bases)
+        return _combine(self.responsibilities(z, sigma), codes(z, self.bases) * self._wiener(sigma), self.bases)
 
     def score(self, z: Tensor, sigma: float) -> Tensor:
-        """∇ log q(z) = −Σ_k P(s = k | z) (Σ_k + σ²I)⁻¹ z (B.2, proposition score_multi_subspaces), (..., d) → same.
+        """Return ∇ log q(z) = −Σ_k P(s = k | z) (Σ_k + σ²I)⁻¹ z, (..., d) → (..., d) (B.2, score_multi_subspaces).
 
-        With Woodbury's (Σ_k + σ²I)⁻¹z = (z − U_k s ∘ U_k*z)/σ² the sum is (z − E[z♮ | z])/σ²: Tweedie's formula.
+        With Woodbury's (Σ_k + σ²I)⁻¹z = (z − U_k s ∘ U_k*z)/σ² the sum is (z − E[z♮ | z])/σ², Tweedie's formula.
         """
-        z = check_points(z, self.bases, sigma)
         return (self.denoise(z, sigma) - z) / sigma**2
 
     def _wiener(self, sigma: float) -> Tensor:
         return self.variances / (self.variances + sigma**2)
 
     def _affinity(self, z: Tensor, sigma: float) -> Tensor:
-        """log q(z | k) up to what all k share, (..., K)."""
+        """Return log q(z | k) up to a term that is equal for all k, (..., K)."""
         return (codes(z, self.bases).square() * self._wiener(sigma)).sum(-1) / (2 * sigma**2)
 
 
 def attention_denoise(z: Tensor, bases: Tensor, sigma: float) -> Tensor:
-    """Σ_k softmax(‖U_k*z‖² / 2σ²)_k U_k U_k*z, the paper's E[z♮ | z] up to approximation; (..., d) → (..., d).
+    """Return Σ_k softmax(‖U_k*z‖² / 2σ²)_k U_k U_k*z, the paper's approximation of E[z♮ | z], (..., d) → (..., d).
 
-    Eq. mog-score-as-attention: one token attends to K heads. It leaves out the Wiener factor s = Λ/(Λ + σ²) of
-    `SubspaceMixture.denoise`, in the softmax and in the value, so it needs no Λ.
+    Eq. mog-score-as-attention: one token attends to K heads. The Wiener factor s = Λ/(Λ + σ²) of
+    `SubspaceMixture.denoise` is left out of the softmax and of the value, so no Λ is needed.
     """
     check_orthonormal(bases)
     z = check_points(z, bases, sigma)
@@ -99,30 +96,36 @@ def attention_denoise(z: Tensor, bases: Tensor, sigma: float) -> Tensor:
 
 
 def nearest_subspace(z: Tensor, bases: Tensor) -> Tensor:
-    """Index of the subspace nearest to z, argmax_k ‖U_k*z‖; (..., d) → (...), int64."""
+    """Return the index of the subspace nearest to z, argmax_k ‖U_k*z‖, (..., d) → (...) in int64."""
     check_orthonormal(bases)
     return codes(check_points(z, bases), bases).square().sum(-1).argmax(-1)
 
 
 def project_nearest(z: Tensor, bases: Tensor) -> Tensor:
-    """U_k U_k*z for the nearest subspace k: the limit of both denoisers as σ → 0 (3.1); (..., d) → (..., d)."""
+    """Project z onto its nearest subspace, the limit of both denoisers as σ → 0 (3.1), (..., d) → (..., d)."""
     nearest = bases[nearest_subspace(z, bases)]  # (..., d, p)
     z = check_points(z, bases)
     return (nearest.to(z.dtype) @ (nearest.to(z.dtype).mT @ z.unsqueeze(-1))).squeeze(-1)
 
 
+def off_subspace(z: Tensor, bases: Tensor, labels: Tensor) -> Tensor:
+    """Return the part of each token outside its own subspace, z_i − U_{s_i}U_{s_i}ᵀz_i; z (n, d), labels s (n,)."""
+    own = bases[labels]  # (n, d, p)
+    return z - (own @ (own.mT @ z.unsqueeze(-1))).squeeze(-1)
+
+
 def codes(z: Tensor, bases: Tensor) -> Tensor:
-    """U_k*z for every k: (..., d) → (..., K, p)."""
+    """Return U_k*z for every k, (..., d) → (..., K, p)."""
     return torch.einsum("...d,kdp->...kp", z, bases.to(z.dtype))
 
 
 def _combine(share: Tensor, values: Tensor, bases: Tensor) -> Tensor:
-    """Σ_k share_k U_k values_k: shares (..., K), values (..., K, p) → (..., d)."""
+    """Return Σ_k share_k U_k values_k: shares (..., K), values (..., K, p) → (..., d)."""
     return torch.einsum("...kp,kdp->...d", share.unsqueeze(-1) * values, bases.to(values.dtype))
 
 
 def check_orthonormal(bases: Tensor) -> Tensor:
-    """Bases (K, d, p) in float32 or float64, each with orthonormal columns."""
+    """Check that bases (K, d, p) are float32 or float64 and have orthonormal columns, and return them."""
     if not isinstance(bases, Tensor) or bases.ndim != 3 or 0 in bases.shape:
         raise CrateError(f"bases must be a tensor (K, d, p), got {getattr(bases, 'shape', type(bases).__name__)}")
     if bases.dtype not in (torch.float32, torch.float64):
@@ -131,23 +134,17 @@ def check_orthonormal(bases: Tensor) -> Tensor:
     defect = (gram - torch.eye(bases.shape[-1], dtype=gram.dtype, device=gram.device)).abs().max()
     if not float(defect) < ORTHONORMAL:
         raise CrateError(
-            f"bases must have orthonormal columns, U*U is off by {float(defect):.1e}; take their QR factor"
+            f"bases must have orthonormal columns, but U*U differs from I by {float(defect):.1e}; use their QR factor"
         )
     return bases
 
 
 def check_points(z: Tensor, bases: Tensor, sigma: float | None = None) -> Tensor:
-    """Points (..., d) in the wider dtype of z and bases; a noise level, if there is one, must be positive."""
+    """Check points (..., d) and the noise level, if one is given; return z in the wider dtype of z and bases."""
     if not isinstance(z, Tensor) or not z.is_floating_point():
         raise CrateError("z must be a floating-point tensor of rows (..., d); convert it with .float()")
     if z.ndim < 1 or z.shape[-1] != bases.shape[1]:
         raise CrateError(f"z must be rows (..., d) with d = {bases.shape[1]} as in bases, got shape {tuple(z.shape)}")
     if sigma is not None and not 0 < sigma < math.inf:
-        raise CrateError(f"sigma must be positive and finite, got {sigma}; its limit at 0 is project_nearest")
+        raise CrateError(f"sigma must be positive and finite, got {sigma}; use project_nearest for the limit at 0")
     return z.to(torch.promote_types(z.dtype, bases.dtype))
-
-
-def off_own(z: Tensor, bases: Tensor, labels: Tensor) -> Tensor:
-    """The part of each token off the subspace it was drawn from, z_i − U_{s_i}U_{s_i}ᵀz_i; z (n, d), labels (n,)."""
-    own = bases[labels]  # (n, d, p)
-    return z - (own @ (own.mT @ z.unsqueeze(-1))).squeeze(-1)

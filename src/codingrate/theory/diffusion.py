@@ -1,9 +1,9 @@
 """Diffusion and denoising in time (paper 3.1-3.3, B.1, B.4): the mixture's exact processes and the structured ODEs.
 
-Variance exploding, dz = √r dw: at time t the noise level is √(rt), and the score is the mixture's at that level. The
-paper takes r = 1 in 3.1 and r = 2 in B.1. Times are always those of the diffusion, t > 0: an ascending grid diffuses,
-a descending one denoises (the paper's own denoising clock is T − t). Every process returns its whole path,
-(len(times), ..., d), beginning with the point it starts from.
+Variance exploding, dz = √r dw: at time t the noise level is √(rt), and the score is that of the mixture at this level.
+The paper takes r = 1 in 3.1 and r = 2 in B.1. Times are always those of the diffusion, t > 0: an ascending grid
+diffuses, a descending one denoises (the paper's denoising time is T − t). Every process returns its whole path,
+(len(times), ..., d), which begins with the starting point.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ METHODS = ("euler", "heun")
 
 
 def geometric_times(first: float, kappa: float, count: int) -> Tensor:
-    """The paper's grid t_{ℓ+1} = (1 + 2κ) t_ℓ from t_1 = first, (count,) in float64 (B.4).
+    """Return the paper's grid t_{ℓ+1} = (1 + 2κ) t_ℓ from t_1 = first, (count,) in float64 (B.4).
 
-    κ > 0 ascends, −½ < κ < 0 descends. t_L = (1 + 2κ)^{L−1} t_1; the paper's exponent L is one step too many.
+    κ > 0 ascends, −½ < κ < 0 descends. t_L = (1 + 2κ)^{L−1} t_1; the paper's exponent L is one too large.
     """
     if not (first > 0 and math.isfinite(first)):
         raise CrateError(f"first must be a positive time, got {first}")
     if not kappa > -0.5 or kappa == 0 or not math.isfinite(kappa):
-        raise CrateError(f"kappa must be above -1/2 and not 0, got {kappa}")
+        raise CrateError(f"kappa must be greater than -1/2 and not 0, got {kappa}")
     if count < 2:
-        raise CrateError(f"count must be at least 2 times, got {count}")
+        raise CrateError(f"count must be at least 2, got {count}")
     return first * (1 + 2 * kappa) ** torch.arange(count, dtype=torch.float64)
 
 
 def check_times(times: Tensor) -> list[float]:
-    """Positive times, all ascending or all descending."""
+    """Check that times are positive and monotonic, and return them as numbers."""
     values = [float(t) for t in times]
     steps = [after - before for before, after in pairwise(values)]
     if not steps or not (all(s > 0 for s in steps) or all(s < 0 for s in steps)):
-        raise CrateError("times must be two or more numbers that ascend to diffuse or descend to denoise")
+        raise CrateError("times must be two or more numbers that all ascend (diffusion) or all descend (denoising)")
     if not min(values) > 0 or not math.isfinite(max(values)):
         raise CrateError(f"times must be positive and finite, got {min(values)} to {max(values)}")
     return values
@@ -59,34 +59,34 @@ class VarianceExploding:
 
     def __post_init__(self) -> None:
         if not (self.rate > 0 and math.isfinite(self.rate)):
-            raise CrateError(f"rate must be positive, got {self.rate}")
+            raise CrateError(f"rate must be positive and finite, got {self.rate}")
 
     def sigma(self, t: float) -> float:
-        """Noise level √(rt) at time t."""
+        """Return the noise level √(rt) at time t."""
         return math.sqrt(self.rate * t)
 
     def score(self, z: Tensor, t: float) -> Tensor:
-        """∇ log q_t(z)."""
+        """Return ∇ log q_t(z)."""
         return self.mixture.score(z, self.sigma(t))
 
     def diffuse(self, z: Tensor, times: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """dz = √r dw along ascending times (eq. ve-fwd-decoder); the increments are Gaussian, so this is exact."""
+        """Follow dz = √r dw along ascending times (eq. ve-fwd-decoder), exactly, by its Gaussian increments."""
         values = check_times(times)
         if values[0] > values[-1]:
-            raise CrateError("times must ascend to diffuse; `reverse` takes descending ones")
+            raise CrateError("times must ascend for diffuse; use reverse for descending times")
         path = [z]
         for now, later in pairwise(values):
             path.append(path[-1] + self.sigma(later - now) * _noise_like(z, generator))
         return torch.stack(path)
 
     def reverse(self, z: Tensor, times: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """The time reversal dz = r ∇log q_t dt + √r dw along descending times (eq. ve-bwd-decoder), Euler-Maruyama.
+        """Follow the time reversal dz = r ∇log q_t dt + √r dw along descending times (eq. ve-bwd-decoder).
 
-        Weak order 1. Near t = 0 the drift is as large as noise/t; a geometric grid keeps every step's share equal.
+        Euler-Maruyama, of weak order 1. The drift grows as noise/t, so use a geometric grid, whose steps grow with t.
         """
         values = check_times(times)
         if values[0] < values[-1]:
-            raise CrateError("times must descend to reverse the diffusion; `diffuse` takes ascending ones")
+            raise CrateError("times must descend for reverse; use diffuse for ascending times")
         path = [z]
         for now, later in pairwise(values):
             drift = self.rate * (now - later) * self.score(path[-1], now)
@@ -94,10 +94,10 @@ class VarianceExploding:
         return torch.stack(path)
 
     def flow(self, z: Tensor, times: Tensor, method: str = "heun") -> Tensor:
-        """The probability flow dz/dt = −(r/2) ∇log q_t along times in either direction (eq. ve-bwd-decoder-pfode).
+        """Follow the probability flow dz/dt = −(r/2) ∇log q_t in either direction (eq. ve-bwd-decoder-pfode).
 
-        By Tweedie's formula dz/dσ = (z − E[z♮ | z])/σ with σ = √(rt), and steps are taken in σ: there the noise off
-        the subspaces is linear and no step size errs on it. "euler" has order 1, "heun" (the default) order 2.
+        By Tweedie's formula dz/dσ = (z − E[z♮ | z])/σ with σ = √(rt). Steps are taken in σ, where the noise off the
+        subspaces is linear and no step size makes an error in it. "euler" has order 1, "heun" (the default) order 2.
         """
         if method not in METHODS:
             raise unknown_name("method", method, METHODS)
@@ -116,11 +116,11 @@ class VarianceExploding:
 
 
 def structured_flow(z: Tensor, bases: Tensor, times: Tensor, eps: float = 0.5) -> Tensor:
-    """dZ/dt = ∇R^c(Z | U)/2t along times, by Euler: Z + (t' − t)/2t ∇R^c(Z); tokens z (..., n, d), bases (K, d, p).
+    """Follow dZ/dt = ∇R^c(Z | U)/2t by Euler steps Z + (t' − t)/2t ∇R^c(Z); z (..., n, d), bases (K, d, p).
 
-    Ascending times are the structured diffusion (eq. compression_ode_diffusion); descending ones the structured
-    denoising, whose clock T − t turns the sign (eq. compression_ode). With t_{ℓ+1} = (1 + 2κ)t_ℓ a step is
-    Z + κ∇R^c(Z) whatever t is (B.4). The same grid taken backwards steps by κ/(1 + 2κ); steps of −κ∇R^c come from
+    Ascending times are the structured diffusion (eq. compression_ode_diffusion). Descending times are the structured
+    denoising (eq. compression_ode), in which the paper's time T − t reverses the sign. With t_{ℓ+1} = (1 + 2κ)t_ℓ a
+    step is Z + κ∇R^c(Z) at every t (B.4). The reversed grid has steps of −κ/(1 + 2κ); steps of −κ∇R^c come from
     `geometric_times(T, -κ, L)`, the descending grid of ratio 1 − 2κ.
     """
     values = check_times(times)
@@ -131,17 +131,17 @@ def structured_flow(z: Tensor, bases: Tensor, times: Tensor, eps: float = 0.5) -
 
 
 def structured_solution(z: Tensor, bases: Tensor, ratio: float, eps: float = 0.5) -> Tensor:
-    """The same ODE solved exactly from t to ratio · t, for subspaces orthogonal to each other; z (..., n, d) → same.
+    """Solve the ODE of `structured_flow` exactly from t to ratio · t for orthogonal subspaces, z (..., n, d) → same.
 
-    In log t the ODE has no clock, dZ/d log t = ½∇R^c(Z), and keeps the singular vectors of every W_k = U_k*Z. With
-    y = βs² for a singular value s it reads dy/d log t = βy/(1 + y), so y + log y grows by β log(ratio) and
-    y' = ω(y + log y + β log(ratio)), ω Wright's function. What lies outside all subspaces stays.
+    In log t the ODE is autonomous, dZ/d log t = ½∇R^c(Z), and keeps the singular vectors of every W_k = U_k*Z. For a
+    singular value s, y = βs² obeys dy/d log t = βy/(1 + y). So y + log y grows by β log(ratio), and
+    y' = ω(y + log y + β log(ratio)) with Wright's function ω. The part outside all subspaces is constant.
     """
     check_orthonormal(bases)
     if not (ratio > 0 and math.isfinite(ratio)):
         raise CrateError(f"ratio must be a positive ratio of times, got {ratio}")
     if float(coherence(bases)) > ORTHONORMAL:
-        raise CrateError("structured_solution needs subspaces orthogonal to each other; structured_flow takes any")
+        raise CrateError("structured_solution needs mutually orthogonal subspaces; structured_flow takes any subspaces")
     w = torch.einsum("...nd,kdp->...knp", z, bases)
     beta = bases.shape[-1] / (z.shape[-2] * eps**2)
     left, s, right = torch.linalg.svd(w, full_matrices=False)
@@ -153,9 +153,9 @@ def structured_solution(z: Tensor, bases: Tensor, ratio: float, eps: float = 0.5
 
 
 def sliced_wasserstein(x: Tensor, y: Tensor, directions: int = 64, generator: torch.Generator | None = None) -> float:
-    """√ of the mean over random directions of W₂² between the projections of x and y, both (n, d).
+    """Return √ of the mean over random directions of W₂² between the projections of x and y, both (n, d).
 
-    In one dimension W₂ matches sorted samples, so equal counts are asked for.
+    In one dimension W₂ matches sorted samples, so x and y must have equally many rows.
     """
     if x.ndim != 2 or x.shape != y.shape:
         raise CrateError(f"x and y must be two samples of one shape (n, d), got {tuple(x.shape)} and {tuple(y.shape)}")

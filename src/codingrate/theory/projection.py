@@ -17,19 +17,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from codingrate import objective as ob
 from codingrate.errors import CrateError
-from codingrate.objective import (
-    coding_rate_gradient,
-    random_bases,
-    sample_tokens,
-    subspace_coding_rate_gradient,
-)
-
-from .denoising import off_own
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MixtureSizes:
     """The sizes of the theorem: K subspaces of dimension p, n tokens, noise σ, quantization precision ε."""
 
     K: int
@@ -40,11 +33,11 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if min(self.K, self.p, self.n) < 1 or self.sigma < 0 or not self.eps > 0:
-            raise CrateError(f"a mixture needs K, p, n ≥ 1, sigma ≥ 0 and eps > 0, got {self}")
+            raise CrateError(f"the mixture needs K, p, n ≥ 1, sigma ≥ 0 and eps > 0, got {self}")
 
     @property
     def d(self) -> int:
-        """The subspaces fill the space: d = Kp."""
+        """Dimension of the space, which the subspaces fill: d = Kp."""
         return self.K * self.p
 
     @property
@@ -54,111 +47,102 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """One draw of the mixture, tokens = clean + noise."""
+class NoisyTokens:
+    """One draw of the mixture: clean tokens and their noise."""
 
-    mixture: Mixture
-    bases: Tensor
-    """U (K, d, p), orthonormal together."""
-    clean: Tensor
-    """X (n, d)."""
-    noise: Tensor
-    """Δ (n, d)."""
-    labels: Tensor
-    """s_i (n,)."""
+    sizes: MixtureSizes
+    bases: Tensor  # U (K, d, p), orthonormal together
+    clean: Tensor  # X (n, d)
+    noise: Tensor  # Δ (n, d)
+    labels: Tensor  # s_i (n,)
 
     @property
     def tokens(self) -> Tensor:
-        """Z (n, d)."""
+        """Z = X + Δ, (n, d)."""
         return self.clean + self.noise
 
 
-def draw(mixture: Mixture, generator: torch.Generator | None = None, *, turned: bool = True) -> Tokens:
-    """Tokens of the theorem in float64; the same generator state gives the same directions for every σ and ε.
+def draw_tokens(sizes: MixtureSizes, generator: torch.Generator | None = None, *, rotate: bool = True) -> NoisyTokens:
+    """Draw the tokens of the theorem in float64.
 
-    The subspaces are random, or without `turned` blocks of the axes: quicker, and the same law up to a rotation.
+    A generator in the same state gives the same directions for every σ and ε. The subspaces are random. Without
+    `rotate` they are blocks of the axes, which is faster and gives the same distribution up to a rotation.
     """
-    K, d, p, n = mixture.K, mixture.d, mixture.p, mixture.n
-    if turned:
-        bases = random_bases(K, d, p, generator=generator, dtype=torch.float64)
+    K, d, p, n = sizes.K, sizes.d, sizes.p, sizes.n
+    if rotate:
+        bases = ob.random_bases(K, d, p, generator=generator, dtype=torch.float64)
     else:
         bases = torch.eye(d, dtype=torch.float64).view(d, K, p).transpose(0, 1)
-    sample = sample_tokens(bases, n, 1.0, generator)  # α ~ N(0, I), w ~ N(0, I)
-    noise = (sample.tokens - sample.clean) * (mixture.sigma / math.sqrt(d))
-    return Tokens(mixture, bases, sample.clean / math.sqrt(p), noise, sample.labels)
+    sample = ob.sample_tokens(bases, n, 1.0, generator)  # α ~ N(0, I), w ~ N(0, I)
+    noise = (sample.tokens - sample.clean) * (sizes.sigma / math.sqrt(d))
+    return NoisyTokens(sizes, bases, sample.clean / math.sqrt(p), noise, sample.labels)
 
 
-def projected_noise(tokens: Tokens) -> Tensor:
-    """P(Δ): the noise each token has in the other subspaces, outside what their own tokens span; (n, d).
+def projected_noise(tokens: NoisyTokens) -> Tensor:
+    """Return P(Δ), (n, d): the noise in the other subspaces, outside the span of the tokens there.
 
     As β → ∞ the factor between U_k and U_kᵀ becomes the projection onto the complement of im A_k.
     """
-    beta = tokens.mixture.beta
+    beta = tokens.sizes.beta
     result = torch.zeros_like(tokens.noise)
     for k, basis in enumerate(tokens.bases):
         own = tokens.labels == k
-        codes, seen = tokens.clean[own] @ basis, tokens.noise @ basis  # A_kᵀ (n_k, p), U_kᵀΔ (n, p)
+        codes, noise = tokens.clean[own] @ basis, tokens.noise @ basis  # A_kᵀ (n_k, p), U_kᵀΔ (n, p)
         gram = torch.eye(len(codes), dtype=codes.dtype) / beta + codes @ codes.mT
-        part = seen - torch.linalg.solve(gram, codes @ seen.mT).mT @ codes
+        part = noise - torch.linalg.solve(gram, codes @ noise.mT).mT @ codes
         result += (part * ~own[:, None]) @ basis.mT
     return result
 
 
-def compressed(tokens: Tokens, eta: float, *, full: bool = False) -> Tensor:
-    """Z⁺ = Z − η∇R^c(Z | U), or with `full` Z + η∇ΔR(Z | U), by the exact gradients; (n, d)."""
-    eps, z = tokens.mixture.eps, tokens.tokens
-    step = subspace_coding_rate_gradient(z, tokens.bases, eps)
-    return z - eta * (step - coding_rate_gradient(z, eps) if full else step)
+def compress(z: Tensor, bases: Tensor, eps: float, eta: float, *, full: bool = False) -> Tensor:
+    """Return Z⁺ = Z − η∇R^c(Z | U), or Z + η∇ΔR(Z | U) if `full`, by the exact gradients, z (n, d) → (n, d)."""
+    step = ob.subspace_coding_rate_gradient(z, bases, eps)
+    return z - eta * (step - ob.coding_rate_gradient(z, eps) if full else step)
 
 
-def main_term(tokens: Tokens, eta: float) -> Tensor:
-    """What the theorem says Z⁺ is, up to the residual: (Δ − ηβP(Δ)) + (1 − η/(1 + β⁻¹))X; (n, d)."""
-    beta = tokens.mixture.beta
+def main_term(tokens: NoisyTokens, eta: float) -> Tensor:
+    """Return the theorem's approximation of Z⁺, (Δ − ηβP(Δ)) + (1 − η/(1 + β⁻¹))X, (n, d)."""
+    beta = tokens.sizes.beta
     return tokens.noise - eta * beta * projected_noise(tokens) + (1 - eta / (1 + 1 / beta)) * tokens.clean
 
 
-def residual(tokens: Tokens, eta: float) -> float:
-    """‖Z⁺ − main term‖ in operator norm, the theorem's left side."""
-    return float(torch.linalg.matrix_norm(compressed(tokens, eta) - main_term(tokens, eta), 2))
+def residual(tokens: NoisyTokens, eta: float) -> Tensor:
+    """Return Z⁺ minus its main term, (n, d); the left side of the theorem is its operator norm."""
+    return compress(tokens.tokens, tokens.bases, tokens.sizes.eps, eta) - main_term(tokens, eta)
 
 
-def residual_bound(mixture: Mixture, eta: float) -> float:
-    """The theorem's right side with its constant C₅ = 1."""
-    K, beta, sigma = mixture.K, mixture.beta, mixture.sigma
-    root = math.sqrt(mixture.n / mixture.d)
+def residual_bound(sizes: MixtureSizes, eta: float) -> float:
+    """Return the right side of the theorem with the constant C₅ = 1."""
+    K, beta, sigma = sizes.K, sizes.beta, sizes.sigma
+    root = math.sqrt(sizes.n / sizes.d)
     terms = sigma**2 * beta**2 + sigma * (1 + root) + math.sqrt(K) * beta * sigma**2 * (1 + root) + root
     return K * eta * terms
 
 
-def optimal_eps(K: int, d: int, n: int, sigma: float) -> float:  # noqa: N803 - the paper's letter
-    """The remark's ε, which minimises the bound at η = β⁻¹: ε² = σd/(nK√(σ + √(n/d)))."""
+def optimal_eps(K: int, d: int, n: int, sigma: float) -> float:
+    """Return the remark's ε, which minimizes the bound at η = β⁻¹: ε² = σd/(nK√(σ + √(n/d)))."""
     return math.sqrt(sigma * d / (n * K * math.sqrt(sigma + math.sqrt(n / d))))
 
 
 def signal_gain(z: Tensor, clean: Tensor) -> float:
-    """⟨Z⁺, X⟩/⟨X, X⟩: how much of the signal a step keeps."""
+    """Return ⟨Z⁺, X⟩/⟨X, X⟩, the share of the signal that a step keeps."""
     return float((z * clean).sum() / clean.square().sum())
 
 
-def outside(z: Tensor, tokens: Tokens) -> Tensor:
-    """The part of tokens (n, d) outside their own subspace, z_i − U_{s_i}U_{s_i}ᵀz_i."""
-    return off_own(z, tokens.bases, tokens.labels)
+def event_constants(tokens: NoisyTokens) -> tuple[float, float, float]:
+    """Return the smallest C₁, C₂, C₃ for which a draw is in the proof's good event (eq. good_event), σ > 0.
 
-
-def event_constants(tokens: Tokens) -> tuple[float, float, float]:
-    """The smallest C₁, C₂, C₃ with which a draw is in the proof's good event (eq. good_event), σ > 0.
-
-    ‖Δ‖ ≤ σ(C₁ + √(n/d)), and for all k ‖A_k‖ ≤ 1 + C₂√(n/d) and ‖A_kᵀA_k − I‖ ≤ C₃√(n/d). As the sizes grow together
-    they tend to 1, 1 and 2 + √(n/d), the edges of the spectra of Gaussian matrices.
+    ‖Δ‖ ≤ σ(C₁ + √(n/d)), and for all k ‖A_k‖ ≤ 1 + C₂√(n/d) and ‖A_kᵀA_k − I‖ ≤ C₃√(n/d). As all sizes grow, the
+    constants tend to 1, 1 and 2 + √(n/d), the edges of the spectra of Gaussian matrices.
     """
-    mixture = tokens.mixture
-    root = math.sqrt(mixture.n / mixture.d)
-    noise = float(torch.linalg.matrix_norm(tokens.noise, 2)) / mixture.sigma - root
-    largest, apart = -math.inf, 0.0
+    sizes = tokens.sizes
+    root = math.sqrt(sizes.n / sizes.d)
+    noise = float(torch.linalg.matrix_norm(tokens.noise, 2)) / sizes.sigma - root
+    largest, deviation = -math.inf, 0.0
     for k, basis in enumerate(tokens.bases):
         codes = tokens.clean[tokens.labels == k] @ basis  # A_kᵀ (n_k, p)
-        if len(codes):  # an empty class has A_kᵀA_k = I = (), which is always near
+        if len(codes):  # for an empty class both matrices are empty, and the condition holds
             values = torch.linalg.eigvalsh(codes @ codes.mT)
             largest = max(largest, math.sqrt(max(float(values[-1]), 0.0)) - 1)
-            apart = max(apart, float((values - 1).abs().max()))
-    return noise, largest / root, apart / root
+            deviation = max(deviation, float((values - 1).abs().max()))
+    return noise, largest / root, deviation / root

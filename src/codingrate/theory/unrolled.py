@@ -1,28 +1,22 @@
-"""The unrolled optimisation, run as an optimiser: subspaces are known and nothing is learned (paper 2.2 to 2.5, A).
+"""Unrolled optimization run as an optimizer: the subspaces are known and nothing is learned (paper 2.2 to 2.5, A).
 
 A layer takes two half steps. The first lowers R^c(Z | U), by its exact gradient or by one of the approximations that
-lead to attention; the second lowers λ‖Z‖₁ − R(Z) over Z ≥ 0, or the LASSO that stands for it. The operators are those
-of `codingrate.operators`, with weights given from outside.
+lead to attention. The second lowers λ‖Z‖₁ − R(Z) over Z ≥ 0, or the LASSO that replaces it. The operators are those
+of `codingrate.operators`, with weights passed in by the caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from codingrate import objective as ob
 from codingrate.errors import unknown_name
-from codingrate.objective import (
-    coding_rate,
-    coding_rate_gradient,
-    coding_rate_lipschitz,
-    l1_norm,
-    subspace_coding_rate,
-    subspace_coding_rate_gradient,
-)
 from codingrate.operators import ISTA, AttentionSpec, ProximalStep, SparsifierSpec, TiedMSSA
 
 COMPRESSIONS = ("exact", "neumann", "mssa")
@@ -30,76 +24,83 @@ SPARSIFICATIONS = ("proximal", "ista")
 
 
 def mssa(z: Tensor, bases: Tensor, eps: float) -> Tensor:
-    """MSSA(Z | U) = β Σ_k SSA(Z | U_k)U_kᵀ by `TiedMSSA`: z (n, d), bases (K, d, p) → (n, d)."""
+    """Apply `TiedMSSA`: MSSA(Z | U) = β Σ_k SSA(Z | U_k)U_kᵀ, z (n, d), bases (K, d, p) → (n, d)."""
     K, d, p = bases.shape
-    with torch.device("meta"):
-        operator = TiedMSSA(AttentionSpec(dim=d, heads=K, head_dim=p, eps=eps))
-    update: Tensor = functional_call(operator, {"project.weight": bases.mT.flatten(0, 1)}, z[None])[0][0]
-    return update
+    spec = AttentionSpec(dim=d, heads=K, head_dim=p, eps=eps)
+    return _apply(TiedMSSA, spec, {"project.weight": bases.mT.flatten(0, 1)}, z[None])[0][0]
 
 
 def ista(z: Tensor, dictionary: Tensor, step_size: float, sparsity: float) -> Tensor:
-    """ReLU(Z − ηDᵀ(DZ − Z) − ηλ) by `ISTA`: z (n, d), D (d, d) → (n, d)."""
-    return _sparsify(ISTA, SparsifierSpec(dim=z.shape[-1], step_size=step_size, sparsity=sparsity), dictionary, z)
+    """Apply `ISTA`: ReLU(Z − ηDᵀ(DZ − Z) − ηλ), z (n, d), D (d, d) → (n, d)."""
+    spec = SparsifierSpec(dim=z.shape[-1], step_size=step_size, sparsity=sparsity)
+    return _apply(ISTA, spec, {"dictionary": dictionary}, z)
 
 
 def proximal_layer(z: Tensor, dictionary: Tensor, sparsity: float, alpha: float) -> Tensor:
-    """ReLU((1 + 4/(9(1 + α)))DᵀZ − 4λ/(9α)) by `ProximalStep`: z (n, d), D (d, d) → (n, d)."""
-    return _sparsify(ProximalStep, SparsifierSpec(dim=z.shape[-1], sparsity=sparsity, alpha=alpha), dictionary, z)
+    """Apply `ProximalStep`: ReLU((1 + 4/(9(1 + α)))DᵀZ − 4λ/(9α)), z (n, d), D (d, d) → (n, d)."""
+    spec = SparsifierSpec(dim=z.shape[-1], sparsity=sparsity, alpha=alpha)
+    return _apply(ProximalStep, spec, {"dictionary": dictionary}, z)
 
 
-def _sparsify(kind: type[ISTA | ProximalStep], spec: SparsifierSpec, dictionary: Tensor, z: Tensor) -> Tensor:
+def _apply(kind: Callable[[Any], nn.Module], spec: object, weights: dict[str, Tensor], z: Tensor) -> Any:
     with torch.device("meta"):
-        operator: nn.Module = kind(spec)
-    result: Tensor = functional_call(operator, {"dictionary": dictionary}, z)
-    return result
+        operator = kind(spec)
+    return functional_call(operator, weights, z)
 
 
 def compression_smoothness(bases: Tensor, n: int, eps: float) -> float:
-    """Lipschitz constant of ∇R^c( · | U) for n tokens: β‖Σ_k U_kU_kᵀ‖.
+    """Return the Lipschitz constant β‖Σ_k U_kU_kᵀ‖ of ∇R^c( · | U) for n tokens.
 
-    Each R(U_kᵀZ) has a Hessian of at most β on the codes (`coding_rate_lipschitz(tight=True)`); a step κ of at most the
-    inverse lowers R^c by κ/2 ‖∇R^c‖² or more.
+    Each R(U_kᵀZ) has a Hessian of at most β on the codes (`coding_rate_lipschitz(tight=True)`). A step κ of at most
+    the inverse lowers R^c by κ/2 ‖∇R^c‖² or more.
     """
     total = torch.einsum("kdp,kep->de", bases, bases)
-    return coding_rate_lipschitz(n, bases.shape[-1], eps, tight=True) * float(torch.linalg.matrix_norm(total, 2))
+    return ob.coding_rate_lipschitz(n, bases.shape[-1], eps, tight=True) * float(torch.linalg.matrix_norm(total, 2))
 
 
 def compression_direction(z: Tensor, bases: Tensor, eps: float, method: str = "exact") -> Tensor:
-    """What a step subtracts κ times: ∇R^c, its Neumann form, or βZ − βMSSA(Z | U); z (n, d) → (n, d)."""
+    """Return the direction that a step subtracts κ times, z (n, d) → (n, d).
+
+    It is ∇R^c ("exact"), its Neumann form ("neumann") or βZ − βMSSA(Z | U) ("mssa").
+    """
     if method not in COMPRESSIONS:
         raise unknown_name("method", method, COMPRESSIONS)
     if method != "mssa":
-        return subspace_coding_rate_gradient(z, bases, eps, method)
+        return ob.subspace_coding_rate_gradient(z, bases, eps, method)
     beta = bases.shape[-1] / (z.shape[-2] * eps**2)
     return beta * (z - mssa(z, bases, eps))
 
 
+def compression_change(z: Tensor, bases: Tensor, eps: float, steps: Sequence[float], method: str = "exact") -> Tensor:
+    """Return R^c(Z − κG | U) − R^c(Z | U) for each κ in `steps`, with G by `method`; negative means descent."""
+    direction = compression_direction(z, bases, eps, method)
+    moved = z - torch.as_tensor(steps, dtype=z.dtype)[:, None, None] * direction
+    return ob.subspace_coding_rate(moved, bases, eps) - ob.subspace_coding_rate(z, bases, eps)
+
+
 def proximal_step(z: Tensor, eps: float, weight: float) -> Tensor:
-    """One majorise-minimise step on λ‖Z‖₁ − R(Z) over Z ≥ 0, without the paper's orthogonality; z (n, d) → (n, d).
+    """Take one majorize-minimize step on λ‖Z‖₁ − R(Z) over Z ≥ 0, for any tokens z (n, d) → (n, d).
 
     Z⁺ = ReLU(Z + ∇R(Z)/L − λ/L),  L = 9α/4   (eq. mm-iter)
+
+    The paper's simplification for orthogonal tokens, `proximal_layer`, is not made here.
     """
-    smooth = coding_rate_lipschitz(z.shape[-2], z.shape[-1], eps)
-    return torch.relu(z + (coding_rate_gradient(z, eps) - weight) / smooth)
+    smooth = ob.coding_rate_lipschitz(z.shape[-2], z.shape[-1], eps)
+    return torch.relu(z + (ob.coding_rate_gradient(z, eps) - weight) / smooth)
 
 
 @dataclass(frozen=True)
 class Descent:
-    """The terms of the objective along the way, one value per half layer, the start first."""
+    """The terms of the objective along the layers: one value before the first and one after every half layer."""
 
-    compression: Tensor
-    """R^c(Z | U), (2·layers + 1,)."""
-    expansion: Tensor
-    """R(Z)."""
-    sparsity: Tensor
-    """λ‖Z‖₁."""
-    tokens: Tensor
-    """Z at the end, (n, d)."""
+    compression: Tensor  # R^c(Z | U), (2·layers + 1,)
+    expansion: Tensor  # R(Z)
+    sparsity: Tensor  # λ‖Z‖₁
+    tokens: Tensor  # Z after the last layer, (n, d)
 
     @property
     def objective(self) -> Tensor:
-        """What the network minimises: R^c + λ‖Z‖₁ − R, the negative sparse rate reduction."""
+        """The quantity that the network minimizes, R^c + λ‖Z‖₁ − R: the negative sparse rate reduction."""
         return self.compression + self.sparsity - self.expansion
 
 
@@ -113,34 +114,23 @@ def alternate(
     sparsification: str = "proximal",
     step: float | None = None,
 ) -> Descent:
-    """The alternating minimisation of eq. compression and eq. sparsification from z ≥ 0 (n, d), for so many layers.
+    """Run the alternating minimization of eq. compression and eq. sparsification from z ≥ 0 (n, d).
 
-    κ is `step`; by default it is 4/(9α), the length of the second half step, so that together they follow the gradient
-    of the whole objective. "proximal" lowers λ‖Z‖₁ − R itself; "ista" takes an ISTA step with D = I, whose LASSO keeps
-    R by staying near Z, and the same threshold.
+    κ is `step`. Its default is 4/(9α), the step of the second half, so that both halves together follow the gradient
+    of the whole objective. "proximal" lowers λ‖Z‖₁ − R itself. "ista" takes an ISTA step with D = I and the same
+    threshold; its LASSO preserves R by staying near Z.
     """
     if sparsification not in SPARSIFICATIONS:
         raise unknown_name("sparsification", sparsification, SPARSIFICATIONS)
-    eta = 1 / coding_rate_lipschitz(z.shape[-2], z.shape[-1], eps)
+    eta = 1 / ob.coding_rate_lipschitz(z.shape[-2], z.shape[-1], eps)
     kappa = eta if step is None else step
-    seen = [z]
+    states = [z]
     for _ in range(layers):
-        seen.append(seen[-1] - kappa * compression_direction(seen[-1], bases, eps, compression))
+        states.append(states[-1] - kappa * compression_direction(states[-1], bases, eps, compression))
         if sparsification == "ista":
-            seen.append(ista(seen[-1], torch.eye(z.shape[-1], dtype=z.dtype), eta, weight))
+            states.append(ista(states[-1], torch.eye(z.shape[-1], dtype=z.dtype), eta, weight))
         else:
-            seen.append(proximal_step(seen[-1], eps, weight))
-    path = torch.stack(seen)
-    return Descent(subspace_coding_rate(path, bases, eps), coding_rate(path, eps), weight * l1_norm(path), path[-1])
-
-
-def compression_change(z: Tensor, bases: Tensor, eps: float, steps: Sequence[float], method: str = "exact") -> Tensor:
-    """R^c(Z − κG | U) − R^c(Z | U) for each κ in `steps`, G by method; positive where the step does not descend."""
-    direction = compression_direction(z, bases, eps, method)
-    moved = z - torch.as_tensor(steps, dtype=z.dtype)[:, None, None] * direction
-    return subspace_coding_rate(moved, bases, eps) - subspace_coding_rate(z, bases, eps)
-
-
-def unit(z: Tensor) -> Tensor:
-    """Tokens of norm one."""
-    return z / torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+            states.append(proximal_step(states[-1], eps, weight))
+    path = torch.stack(states)
+    compressions, expansions = ob.subspace_coding_rate(path, bases, eps), ob.coding_rate(path, eps)
+    return Descent(compressions, expansions, weight * ob.l1_norm(path), path[-1])

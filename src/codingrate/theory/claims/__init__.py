@@ -1,23 +1,11 @@
-"""The paper's claims, each a function that tries it. Importing a module enters its claims."""
+"""The paper's claims, each a function that tests it. Importing a module registers its claims."""
 
 from importlib import import_module
 
-from .frame import CLAIMS, Claim, Finding, Outcome, Trial, Verdict, claim, select, trials, verify
+from .frame import CLAIMS, Claim, Finding, Outcome, Trial, Verdict, claim, judge, select, trials, verify
 
-for _module in (
-    "objective",
-    "operators",
-    "sparsification",
-    "unrolled",
-    "layer",
-    "denoising",
-    "diffusion",
-    "structured",
-    "discretisation",
-    "inversion",
-    "projection",
-    "remark",
-):
+MODULES = ("objective", "operators", "unrolled", "denoising", "diffusion", "discretization", "projection")
+for _module in MODULES:  # claims of one section are listed in this order
     import_module(f"{__name__}.{_module}")
 
-__all__ = ["CLAIMS", "Claim", "Finding", "Outcome", "Trial", "Verdict", "claim", "select", "trials", "verify"]
+__all__ = ["CLAIMS", "Claim", "Finding", "Outcome", "Trial", "Verdict", "claim", "judge", "select", "trials", "verify"]

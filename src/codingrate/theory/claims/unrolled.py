@@ -1,185 +1,269 @@
-"""Claims about the unrolled optimisation: which steps descend on what, and where they stop (paper 2.2)."""
+"""Claims about unrolled optimization: descent of the half steps, ISTA and the proximal step (paper 2.2, 2.4, A.2)."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from codingrate.objective import (
-    coding_rate,
-    coding_rate_lipschitz,
-    l1_norm,
-    random_bases,
-    sample_tokens,
-    subspace_coding_rate_gradient,
-)
+from codingrate import objective as ob
 
-from ..unrolled import (
-    COMPRESSIONS,
-    alternate,
-    compression_change,
-    compression_smoothness,
-    proximal_step,
-    unit,
-)
-from . import _figures as fig
-from ._measure import rounding
-from .frame import Finding, Trial, Verdict, claim
+from .. import unrolled
+from . import figures as fig
+from .frame import Finding, Trial, claim, judge
+from .measure import power_law, relative, rounding
+from .objective import gaussian
 from .operators import strength
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-WEIGHT = 0.02  # λ
-GRID = 10 ** (1 / 8)  # ratio of neighbours among step lengths
+DIM, LAMBDA = 13, 0.3  # d and λ of the sparsification claims
+WEIGHT = 0.02  # λ of the alternating minimization
+GRID = 10 ** (1 / 8)  # ratio of neighboring step lengths
 
 
-class Reach(NamedTuple):
-    """How long steps may be and still descend, at one setting."""
-
-    arrangement: str
-    beta: float
-    strength: float
-    """max_k β‖U_k*Z‖²."""
-    sure: float
-    """κβ below which an exact step is sure to descend, 2/‖Σ_k U_kU_k*‖."""
-    found: dict[str, float]
-    """κβ up to which steps descended, by method."""
+def misfit(x: Tensor, z: Tensor, dictionary: Tensor) -> Tensor:
+    """Return ½‖z − Dx‖² of every token: x, z (n, d) → (n,)."""
+    return (z - x @ dictionary.mT).square().sum(-1) / 2
 
 
-def aligned_tokens(generator: torch.Generator, K: int = 4, p: int = 8, n: int = 32) -> tuple[Tensor, Tensor]:  # noqa: N803
-    """Axis-aligned bases (K, d, p) and unit-norm tokens Z ≥ 0 (n, d) near them: where both half steps can agree."""
+def lasso(x: Tensor, z: Tensor, dictionary: Tensor) -> Tensor:
+    """Return λ‖x‖₁ + ½‖z − Dx‖² of every token: x, z (n, d) → (n,)."""
+    return LAMBDA * x.abs().sum(-1) + misfit(x, z, dictionary)
+
+
+@claim(section="2.4", equation="eq:ista-block", expected="holds in range")
+def ista_descends(trial: Trial) -> Finding:
+    """An ISTA step lowers the non-negative LASSO λ‖X‖₁ + ½‖Z − DX‖², from X = Z ≥ 0.
+
+    By proximal gradient theory, for η ≤ 1/‖D‖² the LASSO of every token falls by at least ‖X⁺ − Z‖²/2η. Beyond 2/‖D‖²
+    there is no guarantee. The claim holds if every token does so at every η tried, in a range if up to 1/‖D‖².
+    """
+    generator, fractions = trial.generator(), (0.05, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+    falls = dict.fromkeys(fractions, math.inf)
+    for _ in range(trial.choose(5, 50)):
+        dictionary, z = gaussian(DIM, DIM, generator), gaussian(40, DIM, generator).abs()
+        for fraction in fractions:
+            eta = fraction * float(torch.linalg.matrix_norm(dictionary, 2)) ** -2
+            x = unrolled.ista(z, dictionary, eta, LAMBDA)
+            guaranteed = (x - z).square().sum(-1) / (2 * eta)
+            fall = (lasso(z, z, dictionary) - lasso(x, z, dictionary)) / guaranteed
+            falls[fraction] = min(falls[fraction], float(fall.min()))
+    good = [f for f in fractions if falls[f] >= 1 - rounding(10_000)]
+    rises = min((f for f in fractions if falls[f] < 0), default=math.inf)
+    labels = ("smallest fall of the LASSO", "η‖D‖²", "fall / (‖X⁺ − Z‖²/2η)")
+    return Finding(
+        "fall ≥ ‖X⁺ − Z‖²/2η for every token",
+        f"≥ {min(falls[f] for f in fractions if f <= 1):.2f} of that for η ≤ 1/‖D‖²; rises from {rises:g}/‖D‖²",
+        judge(all(f in good for f in fractions if f <= 1), everywhere=len(good) == len(fractions)),
+        "η ≤ 1/‖D‖²",
+        {f"fall_{f:g}": falls[f] for f in fractions},
+        fig.figure(fig.lines(labels, (fractions, list(falls.values()), None), marks=(1,), levels=(0, 1))),
+    )
+
+
+@claim(section="2.4", equation="eq:ista-block")
+def ista_majoriser(trial: Trial) -> Finding:
+    """ISTA(Z | D) = ReLU(Z − ηD*(DZ − Z) − ηλ1) minimizes over X ≥ 0 the quadratic upper bound of the LASSO at Z.
+
+    The bound is λ‖X‖₁ + ½‖Z − DZ‖² + ⟨D*(DZ − Z), X − Z⟩ + ‖X − Z‖²/2η. Its optimality conditions are g = 0 where X > 0
+    and g ≥ 0 where X = 0, with g = D*(DZ − Z) + λ + (X − Z)/η. They must hold up to the rounding of the three products.
+    At η = 1/‖D‖² the bound must lie above the LASSO in random directions and in D's steepest one, where they touch.
+    """
+    generator, worst, least = trial.generator(), 0.0, math.inf
+    for _ in range(trial.choose(5, 50)):
+        dictionary, z = gaussian(DIM, DIM, generator), gaussian(40, DIM, generator)
+        eta = float(torch.linalg.matrix_norm(dictionary, 2)) ** -2
+        slope = (z @ dictionary.mT - z) @ dictionary  # D*(DZ − Z), in rows
+        x = unrolled.ista(z, dictionary, eta, LAMBDA)
+        condition = slope + LAMBDA + (x - z) / eta
+        failure = torch.where(x > 0, condition.abs(), (-condition).clamp(min=0))
+        worst = max(worst, float(failure.max() / slope.abs().max()))
+        gap = gaussian(40, DIM, generator)
+        gap[0] = torch.linalg.svd(dictionary)[2][0]
+        curve = gap.square().sum(-1) / (2 * eta)
+        above = misfit(z, z, dictionary) + (slope * gap).sum(-1) + curve - misfit(z + gap, z, dictionary)
+        least = min(least, float((above / curve).min()))
+    limit = rounding(100 * DIM)
+    return Finding(
+        "optimality conditions satisfied, bound ≥ LASSO",
+        f"conditions violated by {worst:.0e}, (bound − LASSO)/(‖X − Z‖²/2η) ≥ {least:.0e}",
+        judge(worst <= limit and least >= -limit),
+        numbers={"conditions": worst, "least_gap": least},
+    )
+
+
+def coherent_tokens(n: int, coherence: float, generator: torch.Generator) -> Tensor:
+    """Draw unit-norm tokens (n, d) whose inner products are all equal to `coherence` (0: orthogonal)."""
+    frame = ob.random_bases(1, DIM, n, "orthonormal", generator, torch.float64)[0]
+    gram = coherence * torch.ones(n, n, dtype=torch.float64) + (1 - coherence) * torch.eye(n, dtype=torch.float64)
+    return torch.linalg.cholesky(gram) @ frame.mT
+
+
+@claim(section="A.2", equation="eq:prox_maj_min_iteration", expected="holds in range")
+def prox_step(trial: Trial) -> Finding:
+    """ReLU((1 + 4/(9(1 + α)))D*Z − 4λ/(9α)1) is one majorize-minimize step on λ‖Z‖₁ − R(Z) over Z ≥ 0, for Z*Z = I.
+
+    At C = D*Z the quadratic λ‖X‖₁ − R(C) − ⟨∇R(C), X − C⟩ + (9α/8)‖X − C‖² has the minimizer
+    ReLU(C + 4(∇R(C) − λ)/(9α)), where ∇R(C) = α/(1 + α) C for orthonormal tokens. So the step is an identity for them,
+    up to rounding. The quadratic must also lie above λ‖X‖₁ − R(X) in random directions. Inner products μ between tokens
+    change ∇R to first order in μ. If the two steps then differ, the claim holds in the range of orthogonal tokens.
+    """
+    generator, n, eps = trial.generator(), 7, 0.5
+    alpha = DIM / (n * eps**2)
+    turn = ob.random_bases(1, DIM, DIM, "orthonormal", generator, torch.float64)[0]
+
+    def distance(coherence: float) -> float:
+        z = coherent_tokens(n, coherence, generator)
+        return relative(unrolled.proximal_layer(z, turn, LAMBDA, alpha), unrolled.proximal_step(z @ turn, eps, LAMBDA))
+
+    exact = distance(0.0)
+    center = coherent_tokens(n, 0.0, generator) @ turn
+    least = math.inf
+    for scale in (0.01, 0.1, 1.0, 10.0):
+        gap = scale * gaussian(n, DIM, generator)
+        curve = 9 * alpha / 8 * gap.square().sum()
+        linear = (gap * ob.coding_rate_gradient(center, eps)).sum()
+        above = curve - linear - ob.coding_rate(center, eps) + ob.coding_rate(center + gap, eps)
+        least = min(least, float(above / curve))
+    products = (0.003, 0.01, 0.03, 0.1)
+    apart = [sum(distance(mu) for _ in range(trial.choose(8, 50))) / trial.choose(8, 50) for mu in products]
+    order = power_law(products, apart).exponent
+    points = (products, apart, 1, "measured; line: slope 1")
+    return Finding(
+        "equal to the exact step; bound above −R",
+        f"error {exact:.0e} on orthogonal tokens, bound + R ≥ {least:.2f} (9α/8)‖X − C‖²; "
+        f"{apart[-1]:.1%} apart at μ = 0.1, slope {order:.2f}",
+        judge(exact <= rounding(100 * DIM) and least >= 0, everywhere=apart[-1] <= 1e-6),
+        "orthogonal tokens",
+        {"exact": exact, "least_gap": least, "apart": apart[-1], "slope": order},
+        fig.figure(
+            fig.laws("the layer's step and the exact step", "inner product μ of tokens", "relative distance", points)
+        ),
+    )
+
+
+def aligned_tokens(generator: torch.Generator, K: int = 4, p: int = 8, n: int = 32) -> tuple[Tensor, Tensor]:
+    """Draw axis-aligned bases (K, d, p) and unit-norm tokens Z ≥ 0 (n, d) near them, where both half steps agree."""
     bases = torch.eye(K * p, dtype=torch.float64).view(K * p, K, p).transpose(0, 1)
-    sample = sample_tokens(bases, n, 0.15, generator)
-    return bases, unit(sample.tokens.abs())
+    sample = ob.sample_tokens(bases, n, 0.15, generator)
+    return bases, normalize(sample.tokens.abs(), dim=-1)
 
 
 @claim(section="2.2", equation="eqn:compression, eqn:sparsification")
 def half_steps_descend(trial: Trial) -> Finding:
-    """The first half step lowers R^c(Z | U), the second λ‖Z‖₁ − R(Z), when each is taken exactly.
+    """The first half step lowers R^c(Z | U) and the second lowers λ‖Z‖₁ − R(Z), when each is taken exactly.
 
-    A gradient step of κ = 1/L, L = β‖Σ_k U_kU_k*‖, lowers R^c by at least κ/2‖∇R^c‖²; a proximal step of 4/(9α) lowers
-    λ‖Z‖₁ − R over Z ≥ 0 by at least (9α/8)‖Z⁺ − Z‖², its majoriser being that strongly convex. Both falls must be
-    reached by every draw.
+    A gradient step of κ = 1/L with L = β‖Σ_k U_kU_k*‖ lowers R^c by at least κ/2‖∇R^c‖². A proximal step of 4/(9α)
+    lowers λ‖Z‖₁ − R over Z ≥ 0 by at least (9α/8)‖Z⁺ − Z‖², because its majorizer is strongly convex with that
+    constant. Both falls must be reached in every draw.
     """
-    generator = trial.generator()
-    falls: list[tuple[float, float]] = []
+    generator, falls = trial.generator(), []
     for _ in range(trial.choose(3, 30)):
         bases, z = aligned_tokens(generator)
         for eps in (0.1, 0.5, 2.0):
-            kappa = 1 / compression_smoothness(bases, len(z), eps)
-            gradient = subspace_coding_rate_gradient(z, bases, eps)
-            first = -float(compression_change(z, bases, eps, [kappa])[0]) / (kappa / 2 * float(gradient.square().sum()))
-            after = proximal_step(z, eps, WEIGHT)
-            smooth = coding_rate_lipschitz(z.shape[-2], z.shape[-1], eps)
-            fall = coding_rate(after, eps) - coding_rate(z, eps) + WEIGHT * (l1_norm(z) - l1_norm(after))
+            kappa = 1 / unrolled.compression_smoothness(bases, len(z), eps)
+            gradient = ob.subspace_coding_rate_gradient(z, bases, eps)
+            change = float(unrolled.compression_change(z, bases, eps, [kappa])[0])
+            first = -change / (kappa / 2 * float(gradient.square().sum()))
+            after = unrolled.proximal_step(z, eps, WEIGHT)
+            smooth = ob.coding_rate_lipschitz(z.shape[-2], z.shape[-1], eps)
+            fall = ob.coding_rate(after, eps) - ob.coding_rate(z, eps) + WEIGHT * (ob.l1_norm(z) - ob.l1_norm(after))
             falls.append((first, float(fall / (smooth / 2 * (after - z).square().sum()))))
     first, second = (min(column) for column in zip(*falls, strict=True))
-    ok = min(first, second) >= 1
     return Finding(
-        "each falls by what theory owes it",
-        f"R^c by ≥ {first:.2f}, λ‖Z‖₁ − R by ≥ {second:.2f} of it",
-        "holds" if ok else "fails",
-        "" if ok else "a half step falls by less than it must",
-        {"compression": first, "sparsification": second},
+        "both fall by at least the guaranteed amount",
+        f"R^c by ≥ {first:.2f} times that amount, λ‖Z‖₁ − R by ≥ {second:.2f} times",
+        judge(min(first, second) >= 1),
+        numbers={"compression": first, "sparsification": second},
     )
 
 
 @claim(section="2.2", equation="eq:objective-sparse-rate-reduction-l1", expected="holds in range")
 def alternating_descends(trial: Trial) -> Finding:
-    """Layers of alternating minimisation optimise the sparse rate reduction R(Z) − R^c(Z | U) − λ‖Z‖₁.
+    """Layers of alternating minimization optimize the sparse rate reduction R(Z) − R^c(Z | U) − λ‖Z‖₁.
 
-    Each half step may undo the other: shrinking tokens lowers R^c, and R more. Two half steps of one length,
-    κ = 4/(9α), are a gradient step on the whole, split in two; κ = 1/β, at which R^c is sure to fall, is 9K/4 times
-    that. The objective must improve in every layer: the claim holds if at both lengths, in a range if at the first.
+    Each half step may undo the other: shrinking the tokens lowers R^c, but it lowers R more. Two half steps of equal
+    length, κ = 4/(9α), are a split gradient step on the whole objective. κ = 1/β, for which R^c is guaranteed to fall,
+    is 9K/4 times as long. The claim holds if every layer improves at both lengths, in a range if at the shorter one.
     """
     generator, eps, layers = trial.generator(), 0.5, trial.choose(40, 200)
     bases, z = aligned_tokens(generator)
-    even = 1 / coding_rate_lipschitz(z.shape[-2], z.shape[-1], eps)
+    even = 1 / ob.coding_rate_lipschitz(z.shape[-2], z.shape[-1], eps)
     runs = {
-        "κ = 4/(9α), exact": alternate(z, bases, eps, WEIGHT, layers),
-        "κ = 4/(9α), MSSA": alternate(z, bases, eps, WEIGHT, layers, "mssa"),
-        "κ = 1/β, exact": alternate(z, bases, eps, WEIGHT, layers, step=9 / 4 * len(bases) * even),
+        "κ = 4/(9α), exact": unrolled.alternate(z, bases, eps, WEIGHT, layers),
+        "κ = 4/(9α), MSSA": unrolled.alternate(z, bases, eps, WEIGHT, layers, "mssa"),
+        "κ = 1/β, exact": unrolled.alternate(z, bases, eps, WEIGHT, layers, step=9 / 4 * len(bases) * even),
     }
     curves = {name: run.objective[::2] for name, run in runs.items()}
     rises = {name: int((curve.diff() > rounding(1000)).sum()) for name, curve in curves.items()}
     small, attention, long = rises.values()
     start, end = float(curves["κ = 1/β, exact"][0]), [float(curve[-1]) for curve in curves.values()]
-
-    def draw(figure: Figure) -> None:
-        left, right = fig.panels(figure, ["R^c + λ‖Z‖₁ − R, to be minimised", "non-zero entries at the end"])
-        for colour, (name, curve) in zip(fig.COLOURS, curves.items(), strict=True):
-            left.plot(curve, color=colour, label=name)
-        fig.name(left, "layer", "")
-        shares = [float((run.tokens > 0).double().mean()) for run in runs.values()]
-        right.bar(range(3), shares, color=fig.COLOURS)
-        right.set_xticks(range(3), ["exact", "MSSA", "κ = 1/β"])
-
-    verdict: Verdict = "fails" if small else "holds" if not long and not attention else "holds in range"
+    shares = {name: float((run.tokens > 0).double().mean()) for name, run in runs.items()}
+    paths = [(range(layers + 1), curve, f"{name}; {shares[name]:.0%} non-zero") for name, curve in curves.items()]
+    labels = ("R^c + λ‖Z‖₁ − R, to be minimized", "layer (non-zero: entries after the last one)", "")
     return Finding(
         "improves in every layer",
         f"rises in {small} of {layers} layers at κ = 4/(9α), in {attention} with MSSA, in {long} at κ = 1/β",
-        verdict,
+        judge(not small, everywhere=not long and not attention),
         f"κ ≤ 4/(9α), where R^c + λ‖Z‖₁ − R goes from {start:.2f} to {end[0]:.2f}; at κ = 1/β tokens shrink and it "
-        f"ends at {end[2]:.2f}"
-        if not small
-        else "rises with short steps",
+        f"ends at {end[2]:.2f}",
         {"rises_even": small, "rises_mssa": attention, "rises_long": long, "end_even": end[0], "end_mssa": end[1]},
-        draw,
+        fig.figure(fig.lines(labels, *paths, scale="plot", style="-")),
     )
 
 
+class Reach(NamedTuple):
+    """The longest steps that still descend, at one setting."""
+
+    beta: float
+    strength: float  # max_k β‖U_k*Z‖²
+    guaranteed: float  # κβ below which an exact step is guaranteed to descend, 2/‖Σ_k U_kU_k*‖
+    longest: dict[str, float]  # κβ up to which steps descended, by method
+
+
 def longest_descent(z: Tensor, bases: Tensor, eps: float, method: str) -> float:
-    """The largest κβ of a grid up to which every step lowers R^c; 0 if the shortest raises it."""
+    """Return the largest κβ of a grid up to which every step lowers R^c, or 0 if the shortest step raises it."""
     beta = bases.shape[-1] / (len(z) * eps**2)
     grid = [1e-3 * GRID**power for power in range(33)]
-    falls = compression_change(z, bases, eps, [step / beta for step in grid], method) < 0
+    falls = unrolled.compression_change(z, bases, eps, [step / beta for step in grid], method) < 0
     return grid[int(falls.cummin(0).values.sum()) - 1] if bool(falls[0]) else 0.0
 
 
 @claim(section="2.2", equation="eq:gd-mcr-parts", expected="holds in range")
 def approximate_steps(trial: Trial) -> Finding:
-    """The step (1 − βκ)Z + βκ MSSA(Z | U) minimises R^c incrementally, as the gradient step it stands for does.
+    """The step (1 − βκ)Z + βκ MSSA(Z | U) lowers R^c incrementally, like the gradient step that it approximates.
 
-    Exact steps are sure to descend for κ < 2/(β‖Σ_k U_kU_k*‖), which must be seen. MSSA must descend there too. I − βA,
-    A the softmax, keeps its sign for β < 1, as Neumann's 1 − x does for x = β‖U_k*Z‖² < 1: a range is accepted if MSSA
-    descends wherever β ≤ 1. Orthogonal and random subspaces (Kp = d, ‖Σ_k U_kU_k*‖ up to 4), ε from 0.1 to 2.
+    Exact steps are guaranteed to descend for κ < 2/(β‖Σ_k U_kU_k*‖), and the test must show it. MSSA must descend for
+    these κ too. With the softmax A, I − βA keeps its sign for β < 1, as Neumann's 1 − x does for x = β‖U_k*Z‖² < 1. So
+    the claim holds in a range if MSSA descends at every β ≤ 1. The subspaces are orthogonal or random (Kp = d,
+    ‖Σ_k U_kU_k*‖ up to 4), and ε goes from 0.1 to 2.
     """
-    generator = trial.generator()
-    rows: list[Reach] = []
-    for arrangement in ("orthonormal", "incoherent"):
-        bases = random_bases(4, 32, 8, arrangement, generator, torch.float64)
-        z = unit(sample_tokens(bases, 32, 0.05, generator).tokens)
+    generator, rows, panels = trial.generator(), [], []
+    for arrangement, title in (("orthonormal", "orthogonal subspaces"), ("incoherent", "random subspaces, Kp = d")):
+        bases = ob.random_bases(4, 32, 8, arrangement, generator, torch.float64)
+        z = normalize(ob.sample_tokens(bases, 32, 0.05, generator).tokens, dim=-1)
+        own = []
         for eps in (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0):
-            sure = 2 * 8 / (32 * eps**2) / compression_smoothness(bases, 32, eps)
-            found = {method: longest_descent(z, bases, eps, method) for method in COMPRESSIONS}
-            rows.append(Reach(arrangement, 8 / (32 * eps**2), strength(z, bases, eps), sure, found))
-    exact = all(row.found["exact"] * GRID >= row.sure for row in rows)
-    everywhere = all(row.found["mssa"] * GRID >= row.sure for row in rows)
-    inside = exact and all(row.found["mssa"] > 0 for row in rows if row.beta <= 1)
-    rise = min((row.beta for row in rows if not row.found["mssa"]), default=math.inf)
-    neumann = min((row.strength for row in rows if not row.found["neumann"]), default=math.inf)
-    least = min(row.found["mssa"] / row.sure for row in rows if row.beta <= 1)
-
-    def draw(figure: Figure) -> None:
-        titles = ["orthogonal subspaces", "random subspaces, Kp = d"]
-        for axes, arrangement in zip(fig.panels(figure, titles), ("orthonormal", "incoherent"), strict=True):
-            own = [row for row in rows if row.arrangement == arrangement]
-            for colour, method in zip(fig.COLOURS, COMPRESSIONS, strict=True):
-                reach = [max(row.found[method], 1e-3) for row in own]
-                axes.loglog([row.beta for row in own], reach, "o-", color=colour, markersize=4, label=method)
-            axes.axhline(own[0].sure, color=fig.GREY, linewidth=0.8, linestyle="--")
-            fig.name(axes, "β", "longest κβ that descends (lowest: none)")
-
+            guaranteed = 2 * 8 / (32 * eps**2) / unrolled.compression_smoothness(bases, 32, eps)
+            longest = {method: longest_descent(z, bases, eps, method) for method in unrolled.COMPRESSIONS}
+            own.append(Reach(8 / (32 * eps**2), strength(z, bases, eps), guaranteed, longest))
+        betas, labels = [row.beta for row in own], (title, "β", "longest κβ that descends (lowest: none)")
+        curves = [(betas, [max(row.longest[name], 1e-3) for row in own], name) for name in unrolled.COMPRESSIONS]
+        panels.append(fig.lines(labels, *curves, scale="loglog", levels=(own[0].guaranteed,)))
+        rows += own
+    exact = all(row.longest["exact"] * GRID >= row.guaranteed for row in rows)
+    everywhere = all(row.longest["mssa"] * GRID >= row.guaranteed for row in rows)
+    rise = min((row.beta for row in rows if not row.longest["mssa"]), default=math.inf)
+    neumann = min((row.strength for row in rows if not row.longest["neumann"]), default=math.inf)
+    least = min(row.longest["mssa"] / row.guaranteed for row in rows if row.beta <= 1)
     return Finding(
         "descends for κβ < 2/‖Σ_k U_kU_k*‖",
-        f"exact: {'yes' if exact else 'no'}; MSSA at β ≤ 1 for κβ up to {least:.2f} of that or more, and for no κ from "
+        f"exact: {'yes' if exact else 'no'}; MSSA at β ≤ 1 up to κβ = {least:.2f} of that or more, and for no κ from "
         f"β = {rise:.2g}; Neumann for no κ from β‖U_k*Z‖² = {neumann:.2g}",
-        ("holds" if everywhere else "holds in range") if inside else "fails",
-        f"β < {rise:.2g}" if inside else "MSSA rises at β ≤ 1",
+        judge(exact and all(row.longest["mssa"] > 0 for row in rows if row.beta <= 1), everywhere),
+        f"β < {rise:.2g}",
         {"mssa_first_rise": rise, "neumann_first_rise": neumann, "mssa_reach": least},
-        draw,
+        fig.figure(*panels),
     )

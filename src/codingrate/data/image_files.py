@@ -1,0 +1,193 @@
+"""Read images: values of a dataset's image column, image files of the user, and a count of those that are damaged."""
+
+from __future__ import annotations
+
+import io
+import warnings
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import ExifTags, Image, ImageOps
+from torch import Tensor
+
+from ..errors import CrateError
+from .augment import Augment
+from .transforms import crop_for_evaluation
+
+LARGEST_SIDE = 4096
+"""Longest side, in pixels, at which `read_picture` leaves an image as it is."""
+
+_MODES = {1: "L", 3: "RGB"}
+
+
+class UnreadableImageError(Exception):
+    """An image that cannot be decoded; loaders skip and count it."""
+
+
+def decode_image(value: Any, channels: int = 3) -> Image.Image:
+    """Decode bytes, a path, a row `{"bytes", "path"}`, an array, nested lists or a PIL image to 8-bit gray or RGB.
+
+    The image is turned upright by its EXIF orientation. Transparent parts are shown on white, because dropping the
+    alpha channel would reveal whatever color lies below it. Sixteen-bit gray is divided by its full range 65535, so
+    that brightness stays comparable between images. Images beyond PIL's decompression-bomb limit are unreadable.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # damaged EXIF data and the like; only the pixels matter
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = _open(value)
+            if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # exif_transpose always copies
+                image = ImageOps.exif_transpose(image)
+            return _convert(image, _MODES[channels])
+    except MemoryError:
+        raise
+    except Exception as error:  # PIL's readers raise many types on damaged files
+        raise UnreadableImageError(f"{type(error).__name__}: {error}") from error
+
+
+def _open(value: Any) -> Image.Image:
+    if isinstance(value, Mapping):
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, Image.Image):
+        return value
+    if isinstance(value, bytes):
+        return Image.open(io.BytesIO(value))
+    if isinstance(value, str):
+        with Image.open(value) as image:
+            image.load()
+            return image
+    return _from_array(np.asarray(value))
+
+
+def _from_array(array: Any) -> Image.Image:
+    if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (1, 3, 4):
+        array = np.moveaxis(array, 0, 2)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.dtype == np.uint16:
+        return _eight_bits(array)
+    if array.dtype == np.bool_:
+        array = array * np.uint8(255)
+    if array.dtype.kind not in "iu" or array.min() < 0 or array.max() > 255:
+        raise ValueError(f"pixels of type {array.dtype} outside 0…255")
+    return Image.fromarray(np.ascontiguousarray(array, np.uint8))
+
+
+def _eight_bits(array: Any) -> Image.Image:
+    return Image.fromarray(np.rint(np.clip(array, 0, 65535) / 257).astype(np.uint8))
+
+
+def _convert(image: Image.Image, mode: str) -> Image.Image:
+    if image.mode == mode and "transparency" not in image.info:
+        image.load()  # raises if the file is truncated
+        return image
+    if image.mode.startswith("I"):
+        image = _eight_bits(np.asarray(image))
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert(mode)
+
+
+def read_picture(
+    path: str | Path, channels: int | None = 3, *, upright: bool = True, largest: int | None = LARGEST_SIDE
+) -> tuple[Image.Image, str | None]:
+    """Read a whole image file; return it with a note if it was scaled down to `largest` pixels, else with None.
+
+    `channels` is 3 for RGB, 1 for gray and None for the values as stored. `upright` applies the EXIF orientation;
+    annotations refer to the stored pixels and need `upright=False`. Every image file that a user names is read here.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise CrateError(f"{file}: no such image file")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a large image is allowed here, and damage shows when decoding
+            with Image.open(file) as image:
+                size = image.size
+                if largest is not None and max(size) > 2 * largest:
+                    image.draft(None, (largest, largest))  # decodes a JPEG at a half, a quarter or an eighth
+                image.load()
+                if not upright:
+                    image.getexif().pop(ExifTags.Base.Orientation, None)
+                picture = image if channels is None else decode_image(image, channels)
+    except Image.DecompressionBombError as error:
+        raise CrateError(f"{file}: is too large to be read safely; scale it down first") from error
+    except (UnreadableImageError, OSError, ValueError, SyntaxError) as error:  # PIL's readers raise these on damage
+        advice = "use a JPEG, PNG or another common format"
+        raise CrateError(f"{file}: is not an image that can be read; {advice}") from error
+    if min(size) < 2:
+        raise CrateError(f"{file}: is only {size[0]} × {size[1]} pixels; use a larger image")
+    if largest is None or max(size) <= largest:
+        return picture, None
+    picture.thumbnail((largest, largest), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    return picture, f"{file}: scaled down from {size[0]} × {size[1]} to {picture.width} × {picture.height} pixels"
+
+
+def read_image(source: str | Path | Image.Image, augment: Augment) -> Tensor:
+    """Return the evaluation crop of an image file or a PIL image as uint8 (channels, side, side)."""
+    if isinstance(source, Image.Image):
+        image = decode_image(source, augment.channels)
+    else:
+        image, _ = read_picture(source, augment.channels, largest=None)
+    return stack_images([crop_for_evaluation(image, augment)])[0]
+
+
+def stack_images(images: Sequence[Image.Image]) -> Tensor:
+    """Return images of one size as uint8 (images, channels, height, width)."""
+    pixels = torch.from_numpy(np.stack([np.asarray(image) for image in images]))
+    return pixels.unsqueeze(1) if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
+
+
+def image_key(value: object) -> int:
+    """Return a hash of an image's bytes, or else of its class folder and file name.
+
+    It takes the place of a row number in streams, where numbers change with the number of workers.
+    """
+    if isinstance(value, Mapping):
+        value = value.get("bytes") or value.get("path") or b""
+    if isinstance(value, str):
+        value = "/".join(value.replace("\\", "/").split("/")[-2:]).encode()
+    return zlib.crc32(value if isinstance(value, bytes) else repr(value).encode())
+
+
+class CorruptImages:
+    """Count unreadable images over an epoch, in the main process, and stop if their share exceeds `max_share`.
+
+    Training on the rest would hide a broken download. The share is checked as soon as `minimum` images were seen, and
+    at the end of the epoch.
+    """
+
+    def __init__(self, max_share: float = 0.01, minimum: int = 100) -> None:
+        if not 0 <= max_share <= 1:
+            raise CrateError(f"`max_share` of corrupt images must lie in [0, 1] (got {max_share})")
+        self.max_share, self.minimum, self.seen = max_share, minimum, 0
+        self.names: list[str] = []
+
+    def add(self, batch: Mapping[str, Any]) -> None:
+        """Count the images of a collated batch."""
+        self.count(len(batch["labels"]), batch["corrupt"])
+
+    def count(self, readable: int, corrupt: Sequence[str]) -> None:
+        """Count a number of readable images and the names of unreadable ones."""
+        self.names.extend(corrupt)
+        self.seen += readable + len(corrupt)
+        if self.seen >= self.minimum:
+            self._check()
+
+    def finish(self) -> tuple[str, ...]:
+        """End an epoch: check the share, reset the counts, and return the names of the unreadable images."""
+        self._check()
+        names, self.seen, self.names = tuple(self.names), 0, []
+        return names
+
+    def _check(self) -> None:
+        bad = len(self.names)
+        if bad and (bad == self.seen or bad > self.max_share * self.seen):
+            count = f"all {bad}" if bad == self.seen else f"{bad} of {self.seen}"
+            problem = f"{count} images cannot be read, but only a share of {self.max_share:g} is allowed"
+            raise CrateError(f"{problem}; the first is {self.names[0]}")

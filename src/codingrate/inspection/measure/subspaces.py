@@ -1,0 +1,147 @@
+"""Coherence of the learned subspaces U_1 … U_K of a layer, and of the atoms of its dictionary D (paper 4.2)."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from ... import objective
+from ...models.base import CratePreTrainedModel
+from ...operators import orthogonality_gap
+from .tracing import bases_of, dictionary_of, encoder_layers
+
+DIRECTIONS = 4  # number of columns of each U_k that are drawn, as in the paper's figure
+SEED = 0
+_COLUMNS = (
+    "across_mean", "across_max", "within_mean", "within_max", "cosine_max", "cosine_mean", "angle_min",
+    "dictionary_mean", "dictionary_max", "dictionary_gap", "random", "random_cosine_max", "random_cosine_mean",
+)  # fmt: skip
+
+
+def gram(bases: Tensor) -> Tensor:
+    """Compute [U_1 … U_K]ᵀ[U_1 … U_K] of bases (K, d, p) with columns of length one: cosines (K·p, K·p) (paper 4.2).
+
+    Block (k, l) is U_kᵀU_l. A column of zeros stays zero.
+    """
+    columns = _at_least_float32(bases).transpose(0, 1).flatten(1)  # (d, K·p)
+    unit = torch.nn.functional.normalize(columns, dim=0)
+    return unit.mT @ unit
+
+
+def random_directions(bases: Tensor, count: int = DIRECTIONS, seed: int = SEED) -> Tensor:
+    """Select `count` random columns of each U_k, (K, d, count), determined by the seed; all if p ≤ `count`."""
+    K, _, p = bases.shape
+    if p <= count:
+        return bases
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.stack([torch.randperm(p, generator=generator)[:count].sort().values for _ in range(K)])
+    return torch.stack([basis[:, columns] for basis, columns in zip(bases, chosen.to(bases.device), strict=True)])
+
+
+def principal_cosines(bases: Tensor) -> Tensor:
+    """Compute cos θ_1 ≥ … ≥ cos θ_m between any two subspaces, (K(K − 1)/2, m), m = min(p, d), pairs ordered k < l.
+
+    θ are the principal angles: cos θ are the singular values of Q_kᵀQ_l, where Q_k is an orthonormal basis of the
+    columns of U_k. Unlike the entries of `gram`, they do not depend on the basis of a subspace. If U_k has lower rank,
+    each missing direction counts as orthogonal to all others.
+    """
+    frames = _orthonormal_frames(_at_least_float32(bases))  # (K, d, m)
+    joined = frames.transpose(0, 1).flatten(1)
+    return torch.linalg.svdvals(_off_diagonal_blocks(joined.mT @ joined, len(frames))).clamp(max=1)
+
+
+def random_mean_cosine(d: int) -> float:
+    """Return E|⟨u, v⟩| = Γ(d/2) / (√π Γ((d + 1)/2)) ≈ √(2/(πd)) of independent uniform unit vectors of R^d."""
+    return math.exp(math.lgamma(d / 2) - math.lgamma((d + 1) / 2)) / math.sqrt(math.pi)
+
+
+@torch.no_grad()
+def subspace_coherence(model: CratePreTrainedModel) -> pd.DataFrame:
+    """Measure the coherence of the subspaces and of the dictionary of each encoder layer, with a row per layer.
+
+    - `across_mean`, `across_max`: |entries| of `gram` between columns of different heads; `within_mean`, `within_max`:
+      between two columns of one head.
+    - `cosine_max`, `cosine_mean`: the largest and the mean of the `principal_cosines` of two heads, averaged over pairs
+      of heads; `angle_min`: the smallest of all principal angles, in degrees.
+    - `dictionary_mean`, `dictionary_max`: |⟨d_i, d_j⟩|, i ≠ j, of the columns of D scaled to length one; the largest is
+      the mutual coherence of D. `dictionary_gap`: ‖DᵀD − I‖_F/√m for its m columns without scaling.
+    - `random`: the exact mean |cosine| of independent random directions; `random_cosine_max`, `random_cosine_mean`: the
+      principal cosines of K random subspaces of the same sizes, drawn once with a fixed seed. Subspaces with p > d/2
+      intersect, and even random ones with p = d/3 come within 20° of each other, so angles need this reference.
+
+    Entries are NaN if a layer has no subspaces (`mhsa`), no dictionary (`mlp`), or a single head or column.
+    """
+    rows: list[dict[str, float]] = []
+    for number, layer in enumerate(encoder_layers(model), 1):
+        bases, dictionary = bases_of(layer), dictionary_of(layer)
+        rows.append({"layer": number, "random": random_mean_cosine(model.config.hidden_size)})
+        if bases is not None:
+            rows[-1] |= _bases_row(bases)
+        if dictionary is not None:
+            gap = float(orthogonality_gap(dictionary)) / math.sqrt(dictionary.shape[1])
+            cosines = _within_blocks(gram(dictionary[None]).abs(), 1)
+            rows[-1] |= {**_mean_and_max("dictionary", cosines), "dictionary_gap": gap}
+    return pd.DataFrame(rows, columns=["layer", *_COLUMNS])
+
+
+def _bases_row(bases: Tensor) -> dict[str, float]:
+    size, K = gram(bases).abs(), len(bases)
+    cosines = principal_cosines(bases)
+    row = _mean_and_max("across", _off_diagonal_blocks(size, K)) | _mean_and_max("within", _within_blocks(size, K))
+    row["cosine_max"], row["cosine_mean"] = _mean_cosines(cosines)
+    row["angle_min"] = math.degrees(math.acos(cosines.max())) if cosines.numel() else math.nan
+    row["random_cosine_max"], row["random_cosine_mean"] = _random_cosines(*bases.shape)
+    return row
+
+
+@cache  # every layer of a model has the same sizes
+def _random_cosines(K: int, d: int, p: int) -> tuple[float, float]:  # noqa: N803 - the paper's letter
+    bases = objective.random_bases(K, d, min(p, d), "incoherent", torch.Generator().manual_seed(SEED))
+    return _mean_cosines(principal_cosines(bases))
+
+
+def _mean_cosines(cosines: Tensor) -> tuple[float, float]:
+    """Return the means over pairs of the largest and of the mean principal cosine."""
+    return float(cosines[:, 0].mean()), float(cosines.mean())
+
+
+def _blocks(square: Tensor, K: int) -> Tensor:  # noqa: N803 - the paper's letter
+    """Split a matrix (K·m, K·m) into its K × K blocks (K, K, m, m)."""
+    return square.unflatten(1, (K, -1)).unflatten(0, (K, -1)).transpose(1, 2)
+
+
+def _off_diagonal_blocks(square: Tensor, K: int) -> Tensor:  # noqa: N803 - the paper's letter
+    """Return the blocks (k, l), k < l, of a symmetric matrix, (K(K − 1)/2, m, m)."""
+    first, second = torch.triu_indices(K, K, 1)
+    return _blocks(square, K)[first, second]
+
+
+def _within_blocks(square: Tensor, K: int) -> Tensor:  # noqa: N803 - the paper's letter
+    """Return the entries above the diagonal of the blocks (k, k), (K, m(m − 1)/2)."""
+    diagonal = _blocks(square, K).diagonal(dim1=0, dim2=1)  # (m, m, K)
+    first, second = torch.triu_indices(len(diagonal), len(diagonal), 1)
+    return diagonal[first, second].mT
+
+
+def _mean_and_max(name: str, values: Tensor) -> dict[str, float]:
+    largest = float(values.max()) if values.numel() else math.nan
+    return {f"{name}_mean": float(values.mean()), f"{name}_max": largest}
+
+
+def _at_least_float32(bases: Tensor) -> Tensor:
+    return bases.float() if bases.dtype in (torch.float16, torch.bfloat16) else bases
+
+
+def _orthonormal_frames(bases: Tensor) -> Tensor:
+    """Return orthonormal bases of the column spans, (K, d, min(p, d)), padded with zeros where the rank is lower."""
+    frames, upper = torch.linalg.qr(bases)
+    rounding = max(bases.shape[1:]) * torch.finfo(bases.dtype).eps
+    pivots = upper.diagonal(dim1=-2, dim2=-1).abs()
+    if bool((pivots > rounding * torch.linalg.matrix_norm(upper)[:, None]).all()):
+        return frames
+    left, sigma, _ = torch.linalg.svd(upper, full_matrices=False)
+    return frames @ left * (sigma > rounding * sigma[:, :1])[:, None]

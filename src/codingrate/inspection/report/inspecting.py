@@ -1,0 +1,287 @@
+"""Inspect models on the same samples; the report is one HTML page with every number and every figure beside it."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import torch
+from markupsafe import Markup
+from PIL import Image
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ..._files import atomic_folder, to_plain, write_json, write_text
+from ..._page import Picture, render, render_figure
+from ..._report import Report
+from ...data import Augment
+from ...errors import CrateError
+from ...models import CrateForMaskedAutoencoding
+from ...models.base import CratePreTrainedModel, eval_mode
+from ..measure.rates import layerwise
+from ..measure.tracing import TextBatch, trace
+from .images import attention_panel, head_panel, pca_panel, token_panel
+from .layers import layer_panels, subspace_panels, training_panel
+from .panel import Panel
+from .text import text_panels
+
+Batch = Tensor | TextBatch
+Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
+"""Progress bar: given a description and a total (0 if unknown), a context whose value advances it by a number."""
+
+PICTURES = 32  # number of images among which each head finds those on which it is most focused
+ROWS = 200  # largest number of rows of a table on the page; the CSV file has all of them
+SHOWN = 6  # number of images that are shown in full
+
+
+@dataclass(frozen=True)
+class InspectionReport(Report):
+    """Panels on a model and its layers, with the facts that are needed to reproduce them."""
+
+    title: str
+    panels: Sequence[Panel]
+    facts: Mapping[str, Mapping[str, Any] | str] = field(default_factory=dict)
+    """Sections at the end of the page by name, each a mapping or a text."""
+    notes: Sequence[str] = ()  # sentences at the top of the page
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # table of `layerwise` by the name of the model
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return every number and sentence as plain values."""
+        panels = {
+            panel.name: {
+                "title": panel.title,
+                "expected": panel.expected,
+                "measured": panel.measured,
+                "table": None if panel.table is None else panel.table.to_dict("records"),
+            }
+            for panel in self.panels
+        }
+        values = {"title": self.title, "notes": self.notes, "facts": self.facts, "panels": panels}
+        return cast(dict[str, Any], to_plain(values))
+
+    def save(self, folder: str | Path, progress: Callable[[], None] | None = None) -> Path:
+        """Write report.html, report.json, `tables/` (CSV) and `figures/` (PNG and SVG) to a folder; return the folder.
+
+        The files of an earlier report in the folder are replaced. Every file is written atomically, and the page comes
+        last, after all files that it links to. `progress` is called after each panel.
+        """
+        folder = Path(folder)
+        twice = [name for name, count in Counter(panel.name for panel in self.panels).items() if count > 1]
+        if twice:
+            raise CrateError(f"two panels of the report have the name {twice[0]!r}; give each a name of its own")
+        parts = (folder / "figures", folder / "tables")
+        if not (folder / "report.json").exists() and any(part.exists() for part in parts):
+            raise CrateError(f"{folder}: has figures or tables of something else than a report; give another folder")
+        pictures: dict[str, Picture] = {}
+        files: dict[str, list[str]] = {}
+        with atomic_folder(parts[0]) as figures, atomic_folder(parts[1]) as tables:
+            for panel in self.panels:
+                name, written = panel.name, []
+                if panel.draw is not None:
+                    pictures[name] = render_figure(panel.draw, name)
+                    pictures[name].figure.savefig(figures / f"{name}.png", dpi=150, facecolor="white")
+                    (figures / f"{name}.svg").write_text(pictures[name].light, encoding="utf-8")
+                    written += [f"figures/{name}.png", f"figures/{name}.svg"]
+                if panel.table is not None:
+                    panel.table.to_csv(tables / f"{name}.csv", index=False)
+                    written.append(f"tables/{name}.csv")
+                files[name] = written
+                if progress is not None:
+                    progress()
+        write_json(folder / "report.json", self.to_dict())
+        write_text(folder / "report.html", self._page(pictures, files))
+        return folder
+
+    def _repr_html_(self) -> str:
+        pictures = {panel.name: render_figure(panel.draw, panel.name) for panel in self.panels if panel.draw}
+        return render("frame.html", page=self._page(pictures, {}))
+
+    def _page(self, pictures: Mapping[str, Picture], files: Mapping[str, Sequence[str]]) -> str:
+        tables = {}
+        for panel in self.panels:
+            if panel.table is not None:  # numbers are aligned right if all columns after the first have them
+                numeric = panel.table.iloc[:, 1:].select_dtypes("number").shape[1] == panel.table.shape[1] - 1
+                style: Any = {"index": False, "border": 0, "na_rep": "–", "classes": "numbers" if numeric else None}
+                html = panel.table.head(ROWS).to_html(float_format="{:.4g}".format, **style)
+                tables[panel.name] = Markup(html)
+        values = {"title": self.title, "panels": self.panels, "facts": self.facts, "notes": self.notes}
+        return render("inspection.html", **values, pictures=pictures, files=files, tables=tables, rows=ROWS)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to inspect, with the samples it reads."""
+
+    name: str  # name of the model in the report
+    model: CratePreTrainedModel
+    """Model on its device. Only the encoder of an autoencoder is inspected, and it reads whole images."""
+    batches: Callable[[], Iterable[Batch]]
+    """Function that returns the samples as the model reads them, from the start on every call.
+
+    Images are pixel values (batch, channels, height, width), texts are mappings with `input_ids` (batch, n).
+    """
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Facts for the report, such as the source; class, number of parameters and config are added."""
+    recipe_text: str | None = None  # recipe of the run, as a YAML text
+    augment: Augment | None = None  # normalization of the images, for a vision model
+    tokenizer: PreTrainedTokenizerBase | None = None  # tokenizer of a text model
+    history: Path | None = None  # the run's metrics.jsonl, for the panel on training
+
+    @property
+    def body(self) -> CratePreTrainedModel:
+        """The part of the model that is inspected."""
+        autoencoder = isinstance(self.model, CrateForMaskedAutoencoding)
+        return cast(CratePreTrainedModel, self.model.base_model) if autoencoder else self.model
+
+
+def inspect_models(
+    subjects: Sequence[Subject],
+    *,
+    data: Mapping[str, Any],
+    layers: Sequence[int] | None = None,
+    eps: float | None = None,
+    measure: str = "paper",
+    notes: Iterable[str] = (),
+    command: str | None = None,
+    progress: Progress | None = None,
+) -> InspectionReport:
+    """Measure the layers of all models and look closely at the first; see `layerwise` for `layers`, `eps`, `measure`.
+
+    `data` describes the samples in the report (name and split); an entry `samples` is their expected number, which is
+    replaced by the number of samples read. `notes` are read after the samples, so a generator can report what was
+    left out. `command` is the command that reproduces the report.
+    """
+    start = time.perf_counter()
+    if not subjects:
+        raise CrateError("inspect_models got no models; give at least one")
+    show = progress or (lambda description, total: nullcontext(lambda amount=1: None))
+    tables: dict[str, pd.DataFrame] = {}
+    readers = [_Reader(subject) for subject in subjects]
+    for subject, reader in zip(subjects, readers, strict=True):
+        with show(f"measure {subject.name}", data.get("samples", 0)) as advance:
+            batches = reader.read(advance)
+            tables[subject.name] = layerwise(subject.body, batches, eps, layers=layers, measure=measure)
+    with show("look inside", 0):
+        panels, missing = subject_panels(subjects[0], tables, readers[0].images, layers)
+    facts: dict[str, Any] = {f"Model {subject.name}": _model_facts(subject) for subject in subjects}
+    facts["Data"] = {**data, "samples": readers[0].count}
+    if command is not None:
+        facts["Command"] = command
+    facts["Environment"] = {
+        "codingrate": version("codingrate"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"CPU, {torch.get_num_threads()} threads",
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+    facts |= {f"Recipe of {one.name}": one.recipe_text for one in subjects if one.recipe_text is not None}
+    autoencoders = [subject.name for subject in subjects if subject.body is not subject.model]
+    encoders = [f"{name} is an autoencoder. Its encoder was inspected, on whole images." for name in autoencoders]
+    title = f"Inspection of {' and '.join(tables)}"
+    return InspectionReport(title, panels, facts, [*notes, *missing, *encoders], tables)
+
+
+def subject_panels(
+    subject: Subject, tables: Mapping[str, pd.DataFrame], pixels: Sequence[Tensor], layers: Sequence[int] | None
+) -> tuple[list[Panel], list[str]]:
+    """Build the panels of a vision or a text model, and notes on those that do not apply to it.
+
+    `tables` come from `layerwise` by the name of the model; `pixels` are batches of a few images.
+    """
+    history = None if subject.history is None else training_panel(subject.history)
+    panels = layer_panels(tables) + ([] if history is None else [history])
+    notes = []
+    parts: dict[str, Callable[[], list[Panel]]] = {"subspaces": lambda: subspace_panels(subject.body)}
+    vision = subject.model.config.modality == "vision"
+    parts |= _vision_parts(subject, torch.cat(list(pixels)), layers) if vision else _text_parts(subject, layers)
+    for name, build in parts.items():
+        try:
+            panels += build()
+        except CrateError as error:
+            notes.append(f"No {name}: {error}.")
+    return panels, notes
+
+
+def _vision_parts(
+    subject: Subject, pixels: Tensor, layers: Sequence[int] | None
+) -> dict[str, Callable[[], list[Panel]]]:
+    model, augment = subject.body, subject.augment
+    if augment is None:
+        raise CrateError(f"{subject.name}: a vision model needs `augment`, the normalization of its images")
+    images, layer = unnormalize(pixels, augment), layers[-1] if layers else None
+    with eval_mode(model):
+        passed = trace(model, pixels[:SHOWN], layers)
+    rows, columns = (side // model.config.patch_size for side in pixels.shape[-2:])
+    return {
+        "tokens": lambda: [token_panel(passed)],
+        "colors of patches": lambda: [pca_panel(passed, images[:SHOWN], (rows, columns))],
+        "attention maps": lambda: [
+            attention_panel(model, images[:SHOWN], augment, layer=layer),
+            head_panel(model, pixels, images, layer),
+        ],
+    }
+
+
+def _text_parts(subject: Subject, layers: Sequence[int] | None) -> dict[str, Callable[[], list[Panel]]]:
+    model, tokenizer = subject.body, subject.tokenizer
+    if tokenizer is None:
+        raise CrateError(f"{subject.name}: a text model needs its `tokenizer`")
+    batches = cast(list[TextBatch], list(subject.batches()))
+    ids, mask = batches[0]["input_ids"][0], batches[0].get("attention_mask")
+    text = str(tokenizer.decode(ids if mask is None else ids[mask[0].bool()], skip_special_tokens=True))
+    with eval_mode(model):
+        passed = trace(model, {name: value[:1] for name, value in batches[0].items()}, layers)
+    layer = layers[-1] if layers else None
+    return {
+        "tokens": lambda: [token_panel(passed)],
+        "text": lambda: text_panels(model, tokenizer, batches, text, layer=layer),
+    }
+
+
+def unnormalize(pixels: Tensor, augment: Augment) -> list[Image.Image]:
+    """Return normalized pixels (batch, channels, height, width) as images."""
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in augment.normalization)
+    values = ((pixels.detach().float().cpu() * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
+    arrays = (np.ascontiguousarray(image.permute(1, 2, 0).numpy()) for image in values)
+    return [Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array) for array in arrays]
+
+
+@dataclass
+class _Reader:
+    """Reads the samples of a subject once, counts them and keeps the first images."""
+
+    subject: Subject
+    count: int = 0
+    images: list[Tensor] = field(default_factory=list)
+
+    def read(self, advance: Callable[..., None]) -> Iterator[Batch]:
+        for batch in self.subject.batches():
+            if isinstance(batch, Tensor) and self.count < PICTURES:
+                self.images.append(batch[: PICTURES - self.count])
+            size = len(batch if isinstance(batch, Tensor) else batch["input_ids"])
+            self.count += size
+            yield batch
+            advance(size)
+
+
+def _model_facts(subject: Subject) -> dict[str, Any]:
+    model = subject.model
+    named = set(type(model.config).field_names()) - {"id2label", "label2id"}  # long lists of class names
+    return {
+        **subject.facts,
+        "class": type(model).__name__,
+        "parameters": model.num_parameters(),
+        "config": {key: value for key, value in model.config.to_dict().items() if key in named},
+    }

@@ -1,0 +1,106 @@
+"""Argument checks and linear algebra that rates and gradients share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from codingrate.errors import CrateError
+
+JITTER_STEPS = 8
+
+
+def check_floating(z: Tensor, name: str = "z") -> None:
+    """Raise an error unless `z` is a floating-point tensor."""
+    if not isinstance(z, Tensor) or not z.is_floating_point():
+        kind = z.dtype if isinstance(z, Tensor) else type(z).__name__
+        raise CrateError(f"{name} must be a floating-point tensor, got {kind}; convert it with .float()")
+
+
+def check_tokens(z: Tensor, name: str = "z") -> Tensor:
+    """Check the shape of tokens (..., n, d); return them in float32 or float64, half precision as float32."""
+    check_floating(z, name)
+    if z.ndim < 2 or 0 in z.shape[-2:]:
+        raise CrateError(f"{name} must be tokens (..., n, d) with n, d ≥ 1, got shape {tuple(z.shape)}")
+    return z.float() if z.dtype in (torch.float16, torch.bfloat16) else z
+
+
+def check_bases(bases: Tensor, z: Tensor | None = None) -> Tensor:
+    """Check that bases are (K, d, p), with the d of the tokens z if given; return them."""
+    check_floating(bases, "bases")
+    if bases.ndim != 3 or 0 in bases.shape:
+        raise CrateError(f"bases must be (K, d, p), got shape {tuple(bases.shape)}")
+    if z is not None and bases.shape[1] != z.shape[-1]:
+        raise CrateError(f"bases have d = {bases.shape[1]} but the tokens z have d = {z.shape[-1]}")
+    return bases
+
+
+def full_precision(z: Tensor) -> torch.autocast:
+    """Disable autocast: from a Gram matrix in bfloat16 a rate would have only three digits."""
+    return torch.autocast(z.device.type, enabled=False)
+
+
+def shifted_gram(left: Tensor, right: Tensor, scale: float) -> Tensor:
+    """Compute I + scale · left right, (..., m, k) and (..., k, m) → (..., m, m), as one batched GEMM."""
+    lead, m, k = left.shape[:-2], left.shape[-2], left.shape[-1]
+    batch = lead.numel()
+    identity = torch.eye(m, dtype=left.dtype, device=left.device)
+    product = torch.baddbmm(identity, left.reshape(batch, m, k), right.reshape(batch, k, m), alpha=scale)
+    return product.view(*lead, m, m)
+
+
+def smaller_gram(w: Tensor, scale: float) -> Tensor:
+    """Compute I + scale · wᵀw (p×p) or I + scale · wwᵀ (n×n) for w (..., n, p), whichever is smaller.
+
+    Both have the same determinant (Sylvester) and lead to the same gradient (push-through).
+    """
+    return shifted_gram(w, w.mT, scale) if w.shape[-2] < w.shape[-1] else shifted_gram(w.mT, w, scale)
+
+
+def cholesky(spd: Tensor) -> Tensor:
+    """Compute the lower factor of I + cG (..., m, m), whose exact eigenvalues are all at least 1.
+
+    It can therefore fail only by rounding, when cG is so large that the 1 is lost, or on NaN and inf. A finite matrix
+    that fails is tried again with jitter on its diagonal: mean diagonal × machine epsilon × 1, 10, 100, ... A matrix
+    that is not finite gives a factor of NaN, not an exception.
+    """
+    factor, info = torch.linalg.cholesky_ex(spd)
+    if not bool(info.any()):
+        return factor
+    finite = spd.isfinite().all(-1).all(-1)
+    unit = spd.detach().diagonal(dim1=-2, dim2=-1).mean(-1) * torch.finfo(spd.dtype).eps
+    jitter = torch.zeros_like(unit)
+    for step in range(JITTER_STEPS):
+        failed = (info != 0) & finite
+        if not bool(failed.any()):
+            break
+        jitter = torch.where(failed, unit * 10.0**step, jitter)
+        diagonal = jitter.unsqueeze(-1).expand(spd.shape[:-1])
+        factor, info = torch.linalg.cholesky_ex(spd + torch.diag_embed(diagonal))
+    return factor.masked_fill((info != 0)[..., None, None], torch.nan)
+
+
+def half_logdet(spd: Tensor) -> Tensor:
+    """Compute ½ logdet of I + cG (..., m, m) → (...), by eliminating a quarter of the rows at a time.
+
+    det A = det A₁₁ · det(A₂₂ − A₂₁A₁₁⁻¹A₁₂), and each Schur complement again has all eigenvalues at least 1. Most of
+    the work becomes batched products, which are faster than a batch of whole factorizations for every m from 32 to
+    768. If the matrix is not finite (NaN or inf tokens, or a Gram matrix that overflows), the result is NaN.
+    """
+    block = max(16, spd.shape[-1] // 4)
+    rest = spd.reshape(-1, *spd.shape[-2:])
+    total = spd.new_zeros(rest.shape[0])
+    failed = torch.zeros(rest.shape[0], dtype=torch.int32, device=spd.device)
+    while True:
+        factor, info = torch.linalg.cholesky_ex(rest[:, :block, :block])
+        total, failed = total + _log_diagonal(factor), failed | info
+        if rest.shape[-1] <= block:
+            break
+        cross = torch.linalg.solve_triangular(factor, rest[:, :block, block:], upper=False)
+        rest = torch.baddbmm(rest[:, block:, block:], cross.mT, cross, alpha=-1)
+    value = _log_diagonal(cholesky(spd)) if bool(failed.any()) else total.view(spd.shape[:-2])
+    return value.masked_fill(~value.isfinite(), torch.nan)
+
+
+def _log_diagonal(factor: Tensor) -> Tensor:
+    return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)

@@ -1,0 +1,155 @@
+"""Recipe files: shipped recipes by name, own recipes by path, inheritance, variants and `key=value` overrides."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from .._files import write_text
+from ..errors import CrateError, unknown_name, validation_error
+from .schema import Recipe
+
+SHIPPED = Path(__file__).parent
+
+Overrides = Mapping[str, Any] | Iterable[str | Mapping[str, Any]]
+"""Recipe keys with other values: `key=value` strings, or mappings such as `{"optimizer.lr": 1e-3}`."""
+
+HEADER = ("what", "paper", "command", "time", "metric")
+"""Keys of the comment at the top of every shipped recipe, one line each."""
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the shipped recipes, sorted."""
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+
+
+def recipe_path(name: str) -> Path:
+    """Return the file of a shipped recipe, or of an own recipe given by its path."""
+    if name in recipe_names():  # checked first, because a data or run folder often has the name of its recipe
+        return SHIPPED / f"{name}.yaml"
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.suffix in (".yaml", ".yml"):
+        raise CrateError(f"no such recipe file: {name}; `crate recipes` lists the shipped recipes")
+    raise unknown_name("recipe", name, recipe_names())
+
+
+def recipe_header(name: str) -> dict[str, str]:
+    """Return the comment at the top of a recipe file by key."""
+    header = dict.fromkeys(HEADER, "")
+    for line in recipe_path(name).read_text(encoding="utf-8").splitlines():
+        key, _, value = line.removeprefix("# ").partition(": ")
+        if line.startswith("# ") and key.lower() in header:
+            header[key.lower()] = value.strip()
+    return header
+
+
+def load_recipe(name: str, overrides: Overrides = (), variant: str | None = None) -> Recipe:
+    """Load a recipe by name or path, apply one of its variants, then the overrides."""
+    values = _read(recipe_path(name))
+    variants = values.pop("variants", {})
+    if not isinstance(variants, dict) or not all(isinstance(changes, list) for changes in variants.values()):
+        raise CrateError(f"{name}: `variants` must be a mapping of names to lists of key=value")
+    if variant is not None:
+        if variant not in variants:
+            raise unknown_name(f"variant of {name}", variant, variants or {"none": ()})
+        for change in variants[variant]:
+            _set(values, *_split_override(str(change)))
+    for override in [overrides] if isinstance(overrides, Mapping) else overrides:
+        pairs = override.items() if isinstance(override, Mapping) else [_split_override(override)]
+        for key, value in pairs:
+            _set(values, key, value)
+    return build_recipe(values)
+
+
+def build_recipe(values: Mapping[str, Any]) -> Recipe:
+    """Build a recipe from plain values; an unknown key is refused with the nearest known key."""
+    _refuse_unknown(Recipe, values, "")
+    try:
+        return TypeAdapter(Recipe).validate_python(_with_python_names(values))
+    except ValidationError as error:
+        raise validation_error(error) from None
+
+
+def save_recipe(recipe: Recipe, path: Path) -> None:
+    """Write a recipe to a file."""
+    write_text(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
+
+
+class _Loader(yaml.SafeLoader):
+    """A YAML loader that reads 1e-3 as a number; YAML 1.1 asks for 1.0e-3."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def _read(path: Path, inherited_by: tuple[Path, ...] = ()) -> dict[str, Any]:
+    if path in inherited_by:
+        raise CrateError(f"{path}: the recipe inherits from itself; change `base`")
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise CrateError(f"{path}: not a YAML file ({' '.join(str(error).split())})") from None
+    if not isinstance(values, dict):
+        raise CrateError(f"{path}: a recipe must be a mapping of sections such as model and data")
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    inherited = _read(recipe_path(str(base)), (*inherited_by, path))
+    inherited.pop("variants", None)
+    return _merge(inherited, values)
+
+
+def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _split_override(override: str) -> tuple[str, Any]:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise CrateError(f"override {override!r} must have the form key=value, such as optimizer.lr=0.001")
+    try:
+        return key, yaml.load(text, _Loader)
+    except yaml.YAMLError:
+        return key, text
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    for name in sections:
+        values = values.setdefault(name, {})
+        if not isinstance(values, dict):
+            raise CrateError(f"override {key!r}: {name} is not a section")
+    values[last] = value
+
+
+def _refuse_unknown(section: Any, values: Any, path: str) -> None:
+    if not isinstance(values, Mapping):
+        raise CrateError(f"{path.rstrip('.') or 'a recipe'} must be a section of key: value lines, not {values!r}")
+    known = {f.name.removesuffix("_"): f for f in dataclasses.fields(section)}
+    for key, value in values.items():
+        if key not in known:
+            raise unknown_name("recipe key", f"{path}{key}", [path + name for name in known])
+        kind = known[key].type
+        if dataclasses.is_dataclass(kind):
+            _refuse_unknown(kind, value, f"{path}{key}.")
+
+
+def _with_python_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    model = dict(values.get("model", {}))
+    if "from" in model:
+        model["from_"] = model.pop("from")
+    return {**values, "model": model}

@@ -1,0 +1,207 @@
+"""Callbacks of a training run: metrics.jsonl, saved models, layer-wise measures, the progress line."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import Tensor, nn
+from transformers import TrainerCallback
+
+from .._files import to_plain, write_text
+from ..inspection import layerwise, read_metrics
+from ..models.base import CratePreTrainedModel
+from ..tasks import Task
+from .optimizers import weight_decay_at
+
+if TYPE_CHECKING:
+    from .trainer import CrateTrainer
+
+
+class Metrics(TrainerCallback):
+    """Write metrics.jsonl: one JSON line per log entry, evaluation and measurement, with its step and epoch."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Drop the lines of steps that a resumed run repeats."""
+        if not state.is_world_process_zero or not self.path.exists():
+            return
+        done = state.global_step  # without a checkpoint everything is repeated, also measurements before step 1
+        kept = [line for line in read_metrics(self.path) if done and line["step"] <= done]
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        """Write a log entry."""
+        if state.is_world_process_zero and logs:
+            kinds = {"eval_loss": "evaluation", "train_runtime": "end", "unreadable": "unreadable"}
+            self.write(state, next((kind for key, kind in kinds.items() if key in logs), "training"), logs)
+
+    def write(self, state: Any, kind: str, values: dict[str, Any]) -> None:
+        """Append one line."""
+        line = {"kind": kind, "step": state.global_step, "epoch": state.epoch, **values}
+        with self.path.open("a") as file:
+            file.write(json.dumps(to_plain(line)) + "\n")
+
+
+class SavedModels(TrainerCallback):
+    """Save the last model after every evaluation, and the best model when the task's metric is the best so far."""
+
+    def __init__(self, task: Task, save: Callable[[str], None]) -> None:
+        self.task, self.save = task, save
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **_: Any
+    ) -> None:
+        """Save the model that was just evaluated."""
+        if metrics and self._is_best(metrics, state.log_history):
+            self.save("best")
+        self.save("last")
+
+    def _is_best(self, metrics: dict[str, float], history: list[dict[str, float]]) -> bool:
+        key = f"eval_{self.task.best_metric}"
+        if self.task.best_metric is None:
+            return True
+        before = [entry[key] for entry in history if key in entry]
+        sign = 1 if self.task.higher_is_better else -1
+        return sign * metrics[key] >= max((sign * value for value in before), default=-math.inf)
+
+
+class Layerwise(TrainerCallback):
+    """Measure every layer against the objective on a fixed batch, as in the paper's figure across training."""
+
+    def __init__(self, metrics: Metrics, batches: list[Tensor], epochs: float) -> None:
+        self.metrics, self.batches, self.epochs = metrics, batches, epochs
+        self.due = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        """Measure before the first step, or where a resumed run continues."""
+        self.due = 0.0
+        if state.epoch and state.is_world_process_zero:
+            lines = read_metrics(self.metrics.path) if self.metrics.path.exists() else []
+            done = [line["epoch"] for line in lines if line["kind"] == "layerwise"]
+            self.due = (int(max(done, default=0.0) / self.epochs + 1e-6) + 1) * self.epochs
+            if abs(state.epoch - round(state.epoch)) > 1e-6:
+                return  # within an epoch nothing is measured, as in an uninterrupted run
+        self.measure(state, model)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        """Measure at the end of an epoch, if due."""
+        self.measure(state, model)
+
+    def measure(self, state: Any, model: CratePreTrainedModel) -> None:
+        """Measure and write the result, if due."""
+        if not state.is_world_process_zero or (state.epoch or 0.0) + 1e-6 < self.due:
+            return
+        self.due = (int((state.epoch or 0.0) / self.epochs + 1e-6) + 1) * self.epochs
+        table = layerwise(model, [batch.to(model.device) for batch in self.batches])
+        self.metrics.write(state, "layerwise", {"layers": table.to_dict("records")})
+
+
+class ProgressLine(TrainerCallback):
+    """Show a progress bar with loss and speed on standard error, and a line per evaluation."""
+
+    def __init__(self, trainer: CrateTrainer, name: str) -> None:
+        self.trainer, self.name = trainer, name
+        self.latest: dict[str, float] = {}
+        self.start = time.perf_counter()
+        self.bar: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Open the bar."""
+        if not state.is_world_process_zero:
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.start = time.perf_counter()
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self.bar.start()
+        self.task = self.bar.add_task(self.name, total=state.max_steps, completed=state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Advance the bar."""
+        if self.bar is not None:
+            speed = self.trainer.samples_seen * args.world_size / (time.perf_counter() - self.start)
+            self.bar.update(self.task, completed=state.global_step, description=self._line(state, speed))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        """Remember the latest log entry."""
+        self.latest.update(logs or {})
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **_: Any
+    ) -> None:
+        """Print the metrics of an evaluation."""
+        if self.bar is not None and metrics:
+            metrics = {key.removeprefix("eval_"): value for key, value in metrics.items()}
+            self.bar.console.print(
+                f"{self.name}: epoch {state.epoch:.3g}, {self.trainer.task.headline(metrics)}, "
+                f"{time.perf_counter() - self.start:.0f} s"
+            )
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Close the bar."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+    def _line(self, state: Any, speed: float) -> str:
+        parts = [f"{self.name} epoch {state.epoch or 0:.2f}"]
+        if "loss" in self.latest:
+            parts.append(f"loss {float(self.latest['loss']):.3f}")
+        if "accuracy" in self.latest:
+            parts.append(f"acc {float(self.latest['accuracy']):.1%}")
+        return ", ".join([*parts, f"{speed:.0f} {self.trainer.task.sample_unit}/s"])
+
+
+class AverageWeights(TrainerCallback):
+    """Update the average of the weights after every optimizer step."""
+
+    def __init__(self, trainer: CrateTrainer) -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Update the average."""
+        if self.trainer.ema is not None:
+            self.trainer.ema.update(cast(nn.Module, self.trainer.model))
+
+
+class TaskHooks(TrainerCallback):
+    """Apply the weight-decay schedule and the step hooks of the task."""
+
+    def __init__(self, trainer: CrateTrainer) -> None:
+        self.trainer = trainer
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
+        """Set what depends on the step; everything is a function of it, so that resuming changes nothing."""
+        section = self.trainer.recipe.optimizer
+        if section.final_weight_decay is not None:
+            end = section.final_weight_decay
+            decay = weight_decay_at(state.global_step, state.max_steps, section.weight_decay, end)
+            for group in optimizer.param_groups:
+                if group["decays"]:
+                    group["weight_decay"] = decay
+        self.trainer.task.on_step_begin(state.global_step, state.max_steps, self.trainer.steps_per_epoch)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Let the task change gradients after clipping."""
+        self.trainer.task.on_gradients(self.trainer.inner)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Let the task update its state after the optimizer step."""
+        self.trainer.task.on_step_end(self.trainer.inner)

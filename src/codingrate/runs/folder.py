@@ -1,0 +1,326 @@
+"""The run folder: its layout, and the recipe, task, metrics and models in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+from typing_extensions import Self
+
+from ..errors import CrateError, unknown_name
+from ..inspection import read_metrics
+from ..models import CrateForSelfDistillation
+from ..models.base import CratePreTrainedModel
+from ..models.loading import load_model
+from ..models.presets import create_model, list_models
+from ..recipes import Recipe, build_recipe, load_recipe, save_recipe
+from ..recipes.schema import MUST_GIVE
+from ..tasks import TASK_OF_MODEL, Task, TaskPaths, open_task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Checkpoint = Literal["last", "best"] | int
+"""The last or the best model of a run, or the checkpoint of a training step."""
+Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
+"""Opens a progress bar with a description and a total, and yields a function that advances it."""
+
+MAY_CHANGE = (
+    "data.path", "data.workers", "text.cache", "run.per_device_batch_size", "run.log_steps", "run.save_total_limit",
+    "run.checkpoint_steps",
+)  # fmt: skip
+"""Recipe keys that may differ when a run is resumed: where and how it runs, not what it computes."""
+
+
+@contextmanager
+def no_progress(description: str, total: int) -> Any:
+    """Show no progress."""
+    del description, total
+    yield lambda amount=1: None
+
+
+class RunFolder:
+    """A trained model with its recipe, data and metrics; `Run` adds everything one can do with it.
+
+    `source` is a run folder, a folder written by `save_pretrained`, a released checkpoint file, a hub id, or the name
+    of a model, which then has random weights.
+
+    A run folder holds `recipe.yaml` (the resolved recipe), `metrics.jsonl`, `model/last` and `model/best` (which
+    `from_pretrained` reads), `checkpoints/`, `logs/` (TensorBoard), and for text `tokenizer/` and `tokens/`.
+    """
+
+    def __init__(self, source: str | Path, *, recipe: Recipe | None = None, progress: Progress | None = None) -> None:
+        """Open a run. `recipe` is only for a run that is being created."""
+        self.source, path = str(source), Path(source)
+        self.folder = path if path.is_dir() or recipe is not None else None
+        """The run folder or the folder of the saved model; None for a file, a hub id or a name."""
+        self.run_folder = path if recipe is not None else _enclosing_run(path)
+        """The run folder, also if `source` is a model or a checkpoint inside it; None outside of runs."""
+        self.untrained = not path.exists() and self.source in list_models()
+        if not (path.exists() or recipe or self.untrained or _is_hub_id(self.source)):
+            raise unknown_name("run folder, checkpoint file or model", self.source, list_models())
+        self.progress = progress or no_progress
+        self._kept: tuple[Any, CratePreTrainedModel] | None = None
+        self._recipe = recipe
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.source!r})"
+
+    @property
+    def name(self) -> str:
+        """Short name: the folder's name, or the source itself."""
+        return self.source if self.folder is None else self.folder.resolve().name
+
+    # The folder
+
+    @classmethod
+    def start(cls, folder: str | Path, recipe: Recipe, *, resume: bool = False) -> tuple[Self, Path | None]:
+        """Create a run folder, or find the checkpoint to resume from in an existing one.
+
+        Two runs are never mixed: a folder that is not empty is refused, and so is a resumed run with another recipe.
+        """
+        path = Path(folder)
+        file = path / "recipe.yaml"
+        if int(os.environ.get("RANK", "0")) == 0:  # the other processes would see what the first has just created
+            if file.is_file():
+                if not resume:
+                    raise CrateError(
+                        f"{path}: a run is here already; continue it with --resume or use another --output"
+                    )
+                _check_same_recipe(path, load_recipe(str(file)), recipe)
+            elif resume:
+                raise CrateError(f"{path}: there is no run to resume; leave out --resume")
+            elif path.exists() and any(path.iterdir()):
+                raise CrateError(f"{path}: the folder is not empty; use another --output")
+            else:
+                save_recipe(recipe, file)
+        run = cls(path, recipe=recipe)
+        found = checkpoints(run.checkpoints_folder) if resume else []
+        return run, found[-1] if found else None
+
+    @property
+    def _root(self) -> Path:
+        if self.run_folder is None:
+            raise CrateError(f"{self.source}: not a run folder (it has no recipe.yaml); train one with crate train")
+        return self.run_folder
+
+    @property
+    def metrics_file(self) -> Path:
+        """The file of the run's metrics."""
+        return self._root / "metrics.jsonl"
+
+    @property
+    def checkpoints_folder(self) -> Path:
+        """The folder of the checkpoints."""
+        return self._root / "checkpoints"
+
+    @property
+    def logs_folder(self) -> Path:
+        """The folder of the TensorBoard logs."""
+        return self._root / "logs"
+
+    def model_folder(self, checkpoint: Checkpoint = "last") -> Path:
+        """Return the folder that `from_pretrained` reads for a checkpoint."""
+        if self.folder is not None and self.folder != self.run_folder:
+            return self.folder
+        if isinstance(checkpoint, int):
+            return self.checkpoints_folder / f"checkpoint-{checkpoint}"
+        if checkpoint not in ("last", "best"):
+            raise unknown_name("checkpoint", checkpoint, ("last", "best"))
+        return self._root / "model" / checkpoint
+
+    def output_folder(self, name: str) -> Path:
+        """Return the default folder for results of one kind, such as `evaluation`."""
+        return Path(f"{name}-{Path(self.source).stem}") if self.folder is None else self.folder / name
+
+    # Recipe, task, history, model
+
+    @cached_property
+    def recipe(self) -> Recipe | None:
+        """The resolved recipe; None for a model that is not part of a run."""
+        if self._recipe is not None or self.run_folder is None:
+            return self._recipe
+        return load_recipe(str(self.run_folder / "recipe.yaml"))
+
+    @property
+    def recipe_text(self) -> str | None:
+        """The recipe as the text of its file; None for a model that is not part of a run."""
+        return None if self.run_folder is None else (self.run_folder / "recipe.yaml").read_text(encoding="utf-8")
+
+    @cached_property
+    def task(self) -> Task:
+        """The task of the recipe, or the one that fits the class of the model."""
+        if self.recipe is None:
+            return open_task(_inferred_recipe(self.loaded("last"), self.folder), TaskPaths(source=self.source))
+        paths = TaskPaths(
+            source=resolve_source(self.recipe.source), tokenizer=self._root / "tokenizer", tokens=self._root / "tokens"
+        )
+        return open_task(self.recipe, paths)
+
+    @property
+    def processor(self) -> Any:
+        """The image processor, or the tokenizer."""
+        return self.task.processor
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """The metrics logged during training, a row per entry: `kind`, `step`, `epoch` and the metrics."""
+        import pandas as pd
+
+        lines = read_metrics(self.metrics_file) if self.metrics_file.exists() else []
+        return pd.DataFrame([{key: value for key, value in line.items() if key != "layers"} for line in lines])
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the last evaluation during training."""
+        speed = ("runtime", "samples_per_second", "steps_per_second")
+        for line in reversed(read_metrics(self.metrics_file)):
+            if line["kind"] == "evaluation":
+                values = {key.removeprefix("eval_"): value for key, value in line.items() if key.startswith("eval_")}
+                return {key: value for key, value in values.items() if key not in speed}
+        raise CrateError(f"{self.source}: the run has not been evaluated yet; continue it with crate train --resume")
+
+    @property
+    def seconds(self) -> float:
+        """Training time of the last session."""
+        ends = [line["train_runtime"] for line in read_metrics(self.metrics_file) if line["kind"] == "end"]
+        return float(ends[-1]) if ends else float("nan")
+
+    @property
+    def headline(self) -> str:
+        """The metrics of the last evaluation during training in a few words."""
+        return self.task.headline(self.metrics)
+
+    def model(self, checkpoint: Checkpoint = "last") -> CratePreTrainedModel:
+        """Load the model: the last one (default), the best one, or that of a training step."""
+        if self.untrained:
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                model = create_model(self.source)
+        elif self.folder is None:
+            model = load_model(self.source)
+        else:
+            folder = self.model_folder(checkpoint)
+            if not (folder / "config.json").is_file():
+                raise CrateError(f"{self.source}: there is no saved model for checkpoint {checkpoint!r} ({folder})")
+            model = load_model(folder)
+            if (folder / "trainer_state.json").is_file():  # a checkpoint to resume from
+                model = _evaluated_weights(model, folder)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return cast(CratePreTrainedModel, cast(Any, model).eval().to(device))
+
+    def loaded(self, checkpoint: Checkpoint = "last") -> CratePreTrainedModel:
+        """Load a model like `model`, and keep it for the next call as long as its file does not change."""
+        files = [] if self.folder is None else sorted(self.model_folder(checkpoint).glob("*.safetensors"))
+        key = (checkpoint, [file.stat().st_mtime_ns for file in files])
+        if self._kept is None or self._kept[0] != key:
+            self._kept = key, self.model(checkpoint)
+        return self._kept[1]
+
+    def parameters(self, checkpoint: Checkpoint = "last") -> int:
+        """Return the number of parameters."""
+        return self.loaded(checkpoint).num_parameters()
+
+    def on_data(self, data: str | None, path: str | None = None, **options: Any) -> Task:
+        """Return the run's task, on other data if they are given; `options` are those of `Task.with_data`."""
+        if data is None and path is not None:
+            raise CrateError("--path is the folder of the dataset that --data names; give both")
+        if data is None or (self.recipe is not None and data == self.recipe.data.name and path is None):
+            return self.task
+        return self.task.with_data(data, path, **options)
+
+    def expect_task(self, task: str, what: str) -> None:
+        """Refuse a run of another task."""
+        if self.task.recipe.task != task:
+            raise CrateError(f"{self.source}: its task is {self.task.recipe.task}; {what} needs a run of task {task}")
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the complete checkpoints in a folder, oldest first."""
+    numbered = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
+    complete = [path for path in numbered if (path / "trainer_state.json").is_file()]
+    return sorted(complete, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+
+
+def resolve_source(source: str | None) -> str | None:
+    """Return the location of the weights that `model.from` names: of a run, its last model."""
+    if source is None or not (Path(source) / "recipe.yaml").is_file():
+        return source
+    return str(RunFolder(source).model_folder("last"))
+
+
+def _enclosing_run(path: Path) -> Path | None:
+    """Return the run folder at `path`, or the one that contains the model or checkpoint at `path`."""
+    folders = (path, path.parent.parent) if path.is_dir() else ()
+    return next((folder for folder in folders if (folder / "recipe.yaml").is_file()), None)
+
+
+def _is_hub_id(source: str) -> bool:
+    return source.count("/") == 1 and not source.startswith((".", "~", "/")) and not Path(source).suffix
+
+
+def _inferred_recipe(model: CratePreTrainedModel, folder: Path | None) -> Recipe:
+    """Return a recipe for a model that is not part of a run: its task and how it reads images, but no data."""
+    config, name = model.config, type(model).__name__
+    if name not in TASK_OF_MODEL:
+        raise CrateError(f"a {name} has no head for any task; use a model with one")
+    values: dict[str, Any] = {"task": TASK_OF_MODEL[name], "data": {"name": MUST_GIVE}}
+    if config.modality == "vision":
+        size = max(config.image_sides)
+        saved = {} if folder is None else _saved_transform(folder / "preprocessor_config.json", size)
+        values["augment"] = {"image_size": size, "channels": config.num_channels, **saved}
+    else:
+        key = "max_length" if values["task"] == "sequence-classification" else "block"
+        values["text"] = {key: config.max_tokens}
+    return build_recipe(values)
+
+
+def _saved_transform(file: Path, image_size: int) -> dict[str, Any]:
+    """Return the evaluation crop and the normalization that an image processor states."""
+    from PIL.Image import Resampling
+
+    if not file.is_file():
+        return {}
+    try:
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        crop = "center" if saved["do_center_crop"] else "resize"
+        ratio = {"evaluation_ratio": saved["size"]["shortest_edge"] / image_size} if crop == "center" else {}
+        mean, std, filter_name = saved["image_mean"], saved["image_std"], Resampling(saved["resample"]).name.lower()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CrateError(f"{file}: the image processor cannot be read ({error}); save the model again") from error
+    return {"mean": mean, "std": std, "interpolation": filter_name, "evaluation": crop, **ratio}
+
+
+def _evaluated_weights(model: CratePreTrainedModel, folder: Path) -> CratePreTrainedModel:
+    """Return the model that a training checkpoint would be evaluated as: the teacher, or the average of the weights."""
+    from safetensors.torch import load_file
+
+    average = folder / "ema.safetensors"
+    if average.is_file():
+        model.load_state_dict(load_file(average), strict=False)
+    return model.as_backbone() if isinstance(model, CrateForSelfDistillation) else model
+
+
+def _check_same_recipe(folder: Path, before: Recipe, now: Recipe) -> None:
+    old, new = _flat(before.to_dict()), _flat(now.to_dict())
+    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key) and key not in MAY_CHANGE]
+    if changed:
+        key = changed[0]
+        raise CrateError(
+            f"{folder}: the run was started with {key}={old.get(key)}, not {new.get(key)}; "
+            "resume it with the same recipe or use another --output"
+        )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return flat

@@ -1,0 +1,118 @@
+"""Optimizers, learning-rate schedules and the average of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from ..errors import CrateError
+from ..recipes.schema import OptimizerSection, ScheduleSection
+from ..tasks.base import cosine
+
+
+def build_optimizer(model: nn.Module, section: OptimizerSection) -> Optimizer:
+    """Build the optimizer over the trainable parameters, in one group with and one group without weight decay."""
+    groups = _groups(model, section)
+    if section.name == "lion":
+        from lion_pytorch import Lion
+
+        return Lion(groups, lr=section.lr, betas=section.betas or (0.9, 0.99), weight_decay=section.weight_decay)
+    optimizer = torch.optim.AdamW if section.name == "adamw" else torch.optim.Adam
+    betas = section.betas or (0.9, 0.999)
+    return optimizer(groups, lr=section.lr, betas=betas, eps=section.eps, weight_decay=section.weight_decay)
+
+
+def _groups(model: nn.Module, section: OptimizerSection) -> list[dict[str, object]]:
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    decayed = trainable if section.decay == "all" else [p for p in trainable if p.ndim >= 2]
+    undecayed = [] if section.decay == "all" else [p for p in trainable if p.ndim < 2]
+    groups = [
+        {"params": decayed, "weight_decay": section.weight_decay, "decays": True},
+        {"params": undecayed, "weight_decay": 0.0, "decays": False},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def weight_decay_at(step: int, steps: int, start: float, end: float) -> float:
+    """Return the weight decay of a step on a cosine from `start` to `end`; released DINO goes from 0.04 to 0.4."""
+    return cosine(start, end, min(step, steps) / max(steps, 1))
+
+
+def rate_factor(section: ScheduleSection, peak: float, warmup: int, total: int) -> Callable[[int], float]:
+    """Return the learning rate relative to its peak as a function of the step: linear warm-up, then decay.
+
+    Step t of the warm-up has (t + 1)/warmup of the peak; with `warmup_from_zero` it has t/warmup, as in the released
+    scripts of MAE and DINO.
+    """
+    low = section.final_lr / peak
+    first = 0 if section.warmup_from_zero else 1
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + first) / warmup
+        if section.scheduler == "constant":
+            return 1.0
+        share = min(1.0, (step - warmup) / max(1, total - warmup))
+        return cosine(1.0, low, share) if section.scheduler == "cosine" else 1 + (low - 1) * share
+
+    return factor
+
+
+def build_schedule(
+    optimizer: Optimizer, section: ScheduleSection, peak: float, steps_per_epoch: int | None, total: int
+) -> LambdaLR:
+    """Build the learning-rate schedule, advanced once per optimizer step."""
+    if section.warmup_epochs and not section.warmup_steps and steps_per_epoch is None:
+        raise CrateError("schedule.warmup_epochs: the length of a stream is unknown; set schedule.warmup_steps")
+    warmup = section.warmup_steps or round(section.warmup_epochs * (steps_per_epoch or 0))
+    return LambdaLR(optimizer, rate_factor(section, peak, warmup, total))
+
+
+class WeightAverage:
+    """θ̄ ← decay · θ̄ + (1 − decay) · θ after every step, starting from the initial weights."""
+
+    FILE = "ema.safetensors"
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+        self.averaged.n_averaged.fill_(1)  # the initial weights count; PyTorch would replace them in the first step
+
+    def update(self, model: nn.Module) -> None:
+        """Update the average with the current weights."""
+        self.averaged.update_parameters(model)
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """Give the model the averaged weights inside the block."""
+        own = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        _copy_into(model, self._weights())
+        try:
+            yield
+        finally:
+            _copy_into(model, own)
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: p.detach() for name, p in self.averaged.module.named_parameters() if p.requires_grad}
+
+    def save(self, folder: Path) -> None:
+        """Write the average into a checkpoint."""
+        save_file(self._weights(), folder / self.FILE)
+
+    def load(self, folder: Path) -> None:
+        """Read the average from a checkpoint."""
+        _copy_into(self.averaged.module, load_file(folder / self.FILE))
+
+
+@torch.no_grad()
+def _copy_into(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    for name, parameter in model.named_parameters():
+        if name in weights:
+            parameter.copy_(weights[name])

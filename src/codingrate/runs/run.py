@@ -1,0 +1,296 @@
+"""The run: everything one can do with a trained model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from .._report import Report
+from .._state import seeded
+from ..data import load_text
+from ..errors import CrateError
+from ..evaluation import (
+    Candidate,
+    LambadaReport,
+    PerplexityReport,
+    ProbeReport,
+    extract_features,
+    fill_masks,
+    lambada_accuracy,
+    perplexity,
+    pixel_features,
+    probe_features,
+    probe_steps,
+    sampled_loss,
+)
+from ..inspection import ImageAttention, InspectionReport, Segment, attend_images, find_objects
+from ..recipes import load_recipe
+from ..tasks import CausalLM, Classification, Generation, ImageTask, Reconstruction, generate
+from ..tasks.autoencoding import Autoencoding
+from .folder import Checkpoint, RunFolder
+from .inspecting import DetectionReport, detect_objects, inspect_runs, read_pictures
+
+ITERATIONS = 1000
+"""Number of random batches in the paper's protocol of the perplexity."""
+
+
+class Run(RunFolder):
+    """A trained model with its recipe, data and metrics, and everything one can do with it.
+
+    `source` is a run folder, a folder written by `save_pretrained`, a released checkpoint file, a hub id, or the name
+    of a model, which then has random weights. `checkpoint` is "last" (default), "best" or a training step everywhere.
+    """
+
+    def evaluate(
+        self,
+        data: str | None = None,
+        split: str | None = None,
+        *,
+        checkpoint: Checkpoint = "last",
+        batch_size: int = 64,
+    ) -> Report:
+        """Measure the model on a split of the run's data or of other data."""
+        task, model = self.on_data(data), self.loaded(checkpoint)
+        with self.progress("evaluate", 0) as advance:
+            return task.evaluate(model, split=split, batch_size=batch_size, progress=advance)
+
+    def evaluate_real(
+        self, labels: str | Path, *, data: str | None = None, checkpoint: Checkpoint = "last", batch_size: int = 64
+    ) -> Report:
+        """Measure a classifier by ImageNet's ReaL labels (real.json) as well."""
+        self.expect_task("classification", "ReaL labels")
+        task, model = cast(Classification, self.on_data(data)), self.loaded(checkpoint)
+        with self.progress("evaluate", 0) as advance:
+            return task.evaluate_real(model, labels, batch_size=batch_size, progress=advance)
+
+    def baseline(self, split: str | None = None) -> dict[str, dict[str, float]]:
+        """Measure a simple rival on the run's data: n-grams, token frequencies or a bag of words."""
+        with self.progress("baseline", 0) as advance:
+            return self.task.baseline(split, advance)
+
+    def predict(self, inputs: Any, *, checkpoint: Checkpoint = "last") -> list[Any]:
+        """Return labels with scores, features, or text for images or texts, by task."""
+        single = isinstance(inputs, (str, Path)) or hasattr(inputs, "convert")
+        return self.task.predict(self.loaded(checkpoint), [inputs] if single else list(inputs))
+
+    def reconstruct(
+        self, images: Sequence[Any] | None = None, *, count: int = 8, seed: int = 0, checkpoint: Checkpoint = "last"
+    ) -> Reconstruction:
+        """Reconstruct masked images with an autoencoder: the given ones, or the first of the test split."""
+        self.expect_task("autoencoding", "reconstruct")
+        task, model = cast(Autoencoding, self.task), self.loaded(checkpoint)
+        return task.reconstruct(model, images, seed) if images else task.reconstruct_samples(model, count, seed)
+
+    # Language models
+
+    def generate(self, prompt: str, *, checkpoint: Checkpoint = "last", **options: Any) -> Generation:
+        """Continue a prompt; see `codingrate.tasks.generate` for the options."""
+        self.expect_task("causal-lm", "generate")
+        return generate(self.loaded(checkpoint), self.processor, prompt, **options)
+
+    def fill(self, text: str, top: int = 5, *, checkpoint: Checkpoint = "last") -> list[list[Candidate]]:
+        """Return the `top` most probable tokens for each mask of a text."""
+        self.expect_task("masked-lm", "fill")
+        return fill_masks(self.loaded(checkpoint), self.processor, text, top)
+
+    def perplexity(
+        self,
+        data: str | None = None,
+        *,
+        split: str = "validation",
+        text_column: str | None = None,
+        separate: str | None = None,
+        sampled: bool = False,
+        block: int | None = None,
+        stride: int | None = None,
+        limit: int | None = None,
+        batch_size: int = 8,
+        checkpoint: Checkpoint = "last",
+    ) -> PerplexityReport:
+        """Measure the perplexity by sliding windows, or with `sampled` by the paper's random windows.
+
+        `text_column` and `separate` say how other data are read.
+        """
+        if sampled and (stride is not None or limit is not None):
+            option = "--stride" if stride is not None else "--limit"
+            raise CrateError(f"{option} has no effect with --sampled; leave one of them out")
+        tokens = self._causal_task(data, text_column, separate).tokens(split)
+        model = self.loaded(checkpoint)
+        if sampled:
+            block = block or model.config.max_tokens
+            with self.progress("perplexity", ITERATIONS * 4 * block) as advance:
+                return sampled_loss(model, tokens, block=block, iterations=ITERATIONS, progress=advance)
+        windows: dict[str, Any] = {"block": block, "stride": stride, "batch_size": batch_size, "limit": limit}
+        with self.progress("perplexity", min(limit or len(tokens), len(tokens)) - 1) as advance:
+            return perplexity(model, tokens, **windows, progress=advance)
+
+    def ngram(
+        self,
+        data: str | None = None,
+        *,
+        split: str = "validation",
+        order: int = 3,
+        limit: int | None = None,
+        text_column: str | None = None,
+        separate: str | None = None,
+    ) -> dict[str, Any]:
+        """Measure an n-gram model of the run's training text on the tokens that `perplexity` measures."""
+        if self.recipe is None:
+            raise CrateError(f"{self.source}: --baseline counts the training text of a run; this is only a saved model")
+        tokens = self._causal_task(data, text_column, separate).tokens(split)
+        return cast(CausalLM, self.task).baseline(order=order, limit=limit, tokens=tokens)[f"{order}-gram"]
+
+    def lambada(
+        self,
+        passages: str | Path,
+        *,
+        text_column: str | None = None,
+        generated: bool = False,
+        batch_size: int = 8,
+        checkpoint: Checkpoint = "last",
+    ) -> LambadaReport:
+        """Measure how often the last word of the passages in a file is predicted."""
+        tokenizer = self._causal_task(None, None, None).processor
+        documents = load_text(str(passages), text_column=text_column, separate="line", validation_share=1).validation
+        texts = [text for text in documents if text.strip()]
+        options: dict[str, Any] = {"generate": generated, "batch_size": batch_size}
+        with self.progress("lambada", len(texts)) as advance:
+            return lambada_accuracy(self.loaded(checkpoint), tokenizer, texts, **options, progress=advance)
+
+    def _causal_task(self, data: str | None, text_column: str | None, separate: str | None) -> CausalLM:
+        self.expect_task("causal-lm", "this measure")
+        if data is None and (text_column is not None or separate is not None):
+            raise CrateError("--text-column and --separate say how --data is read; give --data or leave them out")
+        options = {} if data is None else {"text_column": text_column, "separate": separate}
+        return cast(CausalLM, self.on_data(data, **options))
+
+    # Features
+
+    def probe(
+        self,
+        method: str = "logistic",
+        features: Literal["trained", "untrained", "pixels"] = "trained",
+        *,
+        data: str | None = None,
+        path: str | None = None,
+        checkpoint: Checkpoint = "last",
+        cache: Path | None = None,
+        limit: int | None = None,
+        batch_size: int = 256,
+        **options: Any,
+    ) -> ProbeReport:
+        """Measure image features by logistic regression or nearest neighbors (`method="knn"`).
+
+        `features` are those of the trained model, of the same model untrained, or the pixels. `options` are those of
+        the probe, such as `ks`.
+        """
+        task, model = self.on_data(data, path, held_out=False), self.loaded(checkpoint)
+        if not isinstance(task, ImageTask) or not hasattr(model, "features"):
+            raise CrateError(f"{self.source}: a {type(model).__name__} has no image features; probe a vision model")
+        if features == "untrained":
+            with seeded(task.recipe.run.seed):
+                model = cast(Any, type(model))(type(model.config).from_dict(model.config.to_dict())).to(model.device)
+        settings: dict[str, Any] = {
+            "cache": cache or self.output_folder("features"),
+            "batch_size": batch_size,
+            "limit": limit,
+            "workers": task.recipe.data.workers,
+            "max_corrupt": task.recipe.data.max_corrupt,
+        }
+        parts = []
+        for split, images in (("train", task.data.train), ("test", task.data.test)):
+            known = len(images) if hasattr(images, "__len__") else limit or 0
+            with self.progress(f"{features}, {split}", min(known, limit or known)) as advance:
+                reading = {**settings, "split": split, "progress": advance}
+                if features == "pixels":
+                    parts.append(pixel_features(task.data, task.recipe.augment, **reading))
+                else:
+                    parts.append(extract_features(model, task.data, task.recipe.augment, **reading))
+        train, test = parts
+        about = {"run": self.source, "checkpoint": str(checkpoint), "data": task.recipe.data.name, "features": features}
+        steps = probe_steps(len(train), len(test), method, options)
+        with self.progress(f"{method} on {features} features", steps) as advance:
+            return probe_features(train, test, method, progress=advance, about=about, **options)
+
+    def finetune(
+        self,
+        output: str | Path | None = None,
+        overrides: Iterable[str] = (),
+        *,
+        data: str | None = None,
+        path: str | None = None,
+        checkpoint: Checkpoint = "last",
+        resume: bool = False,
+        quiet: bool = False,
+    ) -> Run:
+        """Fine-tune the whole model with a new head and return the new run.
+
+        The recipe is the paper's (`finetune-cifar10`) with model, data, seed and image format of the run. The paper's
+        augmentation is made for color images; runs on gray images keep their own.
+        """
+        from .training import train
+
+        recipe = self.on_data(data, path, held_out=False).recipe
+        augment = recipe.to_dict()["augment"]
+        if recipe.augment.channels == 3:
+            format_keys = ("image_size", "interpolation", "mean", "std", "evaluation_ratio")
+            augment = {name: augment[name] for name in format_keys} | {"evaluation": recipe.augment.evaluation_crop}
+        execution = {"seed": recipe.run.seed, "precision": recipe.run.precision, "layerwise_epochs": 0}
+        sections = {"data": dataclasses.asdict(recipe.data), "augment": augment, "run": execution}
+        changes: dict[str, Any] = {f"{name}.{key}": v for name, part in sections.items() for key, v in part.items()}
+        changes["model.from"] = str(self.model_folder(checkpoint))
+        tuned = load_recipe("finetune-cifar10", [changes, *overrides])
+        return train(tuned, output or self.output_folder("finetune"), resume=resume, quiet=quiet)
+
+    # Inside the model
+
+    def inspect(
+        self,
+        *,
+        compare: Iterable[Run | str | Path] = (),
+        data: str | None = None,
+        path: str | None = None,
+        checkpoint: Checkpoint = "last",
+        split: str | None = None,
+        limit: int = 1000,
+        batch_size: int = 64,
+        **options: Any,
+    ) -> InspectionReport:
+        """Measure every layer against the objective and look at subspaces, tokens and attention.
+
+        `compare` are other models that are measured on the same samples. `options` are `layers`, `eps`, `measure` and
+        `command` of `codingrate.inspection.inspect_models`.
+        """
+        others = [other if isinstance(other, Run) else Run(other, progress=self.progress) for other in compare]
+        reading: Any = {"split": split, "limit": limit, "batch_size": batch_size}
+        return inspect_runs([self, *others], self.on_data(data, path), checkpoint, reading, **options)
+
+    def attention(
+        self, images: Sequence[Any], *, checkpoint: Checkpoint = "last", **options: Any
+    ) -> list[list[ImageAttention]]:
+        """Compute the class token's attention over image files or PIL images: for each image, an entry per layer.
+
+        `options` are `layers`, `head`, `mass` and `size` of `codingrate.inspection.attend_images`.
+        """
+        pictures, _ = read_pictures(self, images)
+        return attend_images(self.loaded(checkpoint), pictures, self.task.recipe.augment, **options)
+
+    def segment(self, images: Sequence[Any], *, checkpoint: Checkpoint = "last", **options: Any) -> list[list[Segment]]:
+        """Find objects in image files or PIL images by MaskCut: for each image, a list of segments.
+
+        `options` are `masks`, `threshold`, `layer`, `refine` and `side` of `codingrate.inspection.find_objects`.
+        """
+        pictures, _ = read_pictures(self, images)
+        model, augment = self.loaded(checkpoint), self.task.recipe.augment
+        return [find_objects(model, picture, augment, **options) for picture in pictures]
+
+    def detect(
+        self, data: str, benchmark: str = "coco", *, checkpoint: Checkpoint = "last", **options: Any
+    ) -> DetectionReport:
+        """Measure the objects found without labels on COCO (AP of MaskCut) or VOC (mIoU of attention maps).
+
+        `options` are `split`, `layer`, `threshold`, `size`, `limit` and `refine`.
+        """
+        return detect_objects(self, self.loaded(checkpoint), data, benchmark, **options)

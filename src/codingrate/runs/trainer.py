@@ -1,0 +1,244 @@
+"""transformers' Trainer, extended by the task of a recipe and by atomic checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from transformers import Trainer
+
+from ..errors import CrateError
+from ..models.base import CratePreTrainedModel
+from ..tasks import Task
+from .folder import checkpoints
+from .optimizers import WeightAverage, build_optimizer, build_schedule
+
+STAGING = ".writing"
+"""Folder in which a checkpoint is written before it is moved among the others."""
+
+
+class CrateTrainer(Trainer):
+    """Trains the model of a task."""
+
+    def __init__(self, *, task: Task, **kwargs: Any) -> None:
+        super().__init__(data_collator=cast(Any, task.collate), compute_metrics=self._summarize, **kwargs)
+        self.recipe, self.task = task.recipe, task
+        decay = self.recipe.run.ema
+        self.ema = WeightAverage(cast(nn.Module, self.model), decay) if decay else None
+        self.samples_seen = 0  # by this process since training began, for the progress line
+        self.totals: dict[str, tuple[Tensor, int]] = {}  # metrics since the last log: sums over samples, samples
+        self.warned = False
+        self._micro_step = 0
+        self.model_accepts_loss_kwargs = False  # our loss is a mean, so accumulated batches are averaged, not summed
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Enable FSDP on CPUs too; accelerate does so only for accelerators, although PyTorch can shard over gloo."""
+        super().create_accelerator_and_postprocess()
+        state = self.accelerator.state
+        if self.args.fsdp and state.distributed_type == DistributedType.MULTI_CPU:
+            state.distributed_type = DistributedType.FSDP
+            state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
+            self.is_fsdp_enabled = True
+
+    # Inputs and loss
+
+    @property
+    def inner(self) -> CratePreTrainedModel:
+        """The model without the wrapper for several processes."""
+        return cast(CratePreTrainedModel, self.accelerator.unwrap_model(self.model))
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        inputs = super()._prepare_inputs(self.task.on_batch(inputs))
+        seed = self._batch_seed() if cast(nn.Module, self.model).training else None
+        return self.task.prepare(inputs, seed, self.inner)
+
+    def _batch_seed(self) -> int:
+        """Return a seed for this batch of this process, the same in a resumed run."""
+        self._micro_step += 1
+        if self.state.global_step != getattr(self, "_last_step", None):
+            self._last_step, self._micro_step = self.state.global_step, 0
+        indices = (self.recipe.run.seed, self.state.global_step, self._micro_step, self.args.process_index)
+        return int(torch.tensor(indices).mul(torch.tensor([1_000_003, 7919, 104_729, 15_485_863])).sum()) % 2**31
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Return the task's loss, and add its metrics to the totals for the log."""
+        step = self.task.loss(model, self.inner, inputs)
+        self.samples_seen += step.samples
+        for name, value in step.metrics.items():
+            total, count = self.totals.get(name, (torch.zeros((), device=value.device), 0))
+            self.totals[name] = total + value.detach() * step.samples, count + step.samples
+        return (step.loss, step) if return_outputs else step.loss
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the metrics of each sample in place of logits, so that means are exact on several processes."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            metrics = self.task.measure(model, self.inner, inputs)
+        self._metric_names = list(metrics)
+        columns = torch.stack([values.float() for values in metrics.values()], dim=1)
+        return None, columns, columns[:, 0]
+
+    def _summarize(self, prediction: Any) -> dict[str, float]:
+        columns = prediction.predictions.astype("float64").T
+        return self.task.summarize(dict(zip(self._metric_names, columns, strict=True)))
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Run an epoch, unless the run is complete: Trainer would add a step to a run that ended within an epoch.
+
+        Tell the dataset which epoch it is in, so that shuffling and augmentation are reproducible; accelerate tells
+        only the sampler on several processes and in a resumed epoch.
+        """
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        if hasattr(self.train_dataset, "set_epoch"):
+            cast(Any, self.train_dataset).set_epoch(kwargs["epoch"])
+        super()._run_epoch(*args, **kwargs)
+
+    def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        """Train on one batch; stop if the loss is not finite."""
+        loss: Tensor = super().training_step(model, *args, **kwargs)
+        if not math.isfinite(float(loss)):
+            raise CrateError(f"the loss is {float(loss)} at step {self.state.global_step}; lower optimizer.lr")
+        return loss
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Add the task's metrics since the last log."""
+        if "loss" in logs and self.totals:
+            logs.update({name: float(total) / count for name, (total, count) in self.totals.items()})
+            self.totals = {}
+            self._warn(self.task.warning(logs, self.state.epoch or 0.0))
+        super().log(logs, *args, **kwargs)
+
+    def _warn(self, text: str | None) -> None:
+        """Log the first warning of a run."""
+        if text is not None and not self.warned and self.is_world_process_zero():
+            self.warned = True
+            logging.getLogger("codingrate").warning(text)
+
+    # Optimizer and schedule
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Create the optimizer of the recipe."""
+        if self.optimizer is None:
+            self.optimizer = build_optimizer(cast(nn.Module, model or self.model), self.recipe.optimizer)
+        return self.optimizer
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps in an epoch; None for a stream."""
+        dataset = cast(Any, self.train_dataset)
+        return math.ceil(len(dataset) / self.recipe.schedule.batch_size) if hasattr(dataset, "__len__") else None
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        """Create the learning-rate schedule of the recipe."""
+        if self.lr_scheduler is None:
+            chosen = cast(torch.optim.Optimizer, optimizer or self.optimizer)
+            peak, section = self.recipe.optimizer.lr, self.recipe.schedule
+            self.lr_scheduler = build_schedule(chosen, section, peak, self.steps_per_epoch, num_training_steps)
+        return self.lr_scheduler
+
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor:
+        """Clip the norm of all gradients, or of each tensor as in DINO; return the norm of all before clipping."""
+        if self.recipe.optimizer.clip_by == "all":
+            return super()._clip_grad_norm(model)
+        self.accelerator.unscale_gradients(self.optimizer)
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        norms = torch._foreach_norm(gradients)
+        factors = [(self.recipe.optimizer.max_grad_norm / (norm + 1e-6)).clamp(max=1.0) for norm in norms]
+        torch._foreach_mul_(gradients, factors)
+        return torch.linalg.vector_norm(torch.stack(list(norms)))
+
+    # The average of the weights
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate the model, or the average of its weights if there is one."""
+        self._log_unreadable()
+        if self.ema is None:
+            metrics = super().evaluate(*args, **kwargs)
+        else:
+            with self.ema.applied(cast(nn.Module, self.model)):
+                metrics = super().evaluate(*args, **kwargs)
+        self._log_unreadable()
+        return metrics
+
+    def _log_unreadable(self) -> None:
+        """Log the images that could not be read since the last evaluation; too many are an error."""
+        names = self.task.check_unreadable()
+        if names:
+            self.log({"unreadable": len(names), "first_unreadable": cast(Any, names[0])})
+
+    # Checkpoints
+
+    def whole_weights(self) -> dict[str, Tensor] | None:
+        """Gather sharded weights from all processes; return None if nothing is sharded."""
+        if not self.is_fsdp_enabled:
+            return None
+        weights = cast(nn.Module, self.model).state_dict()
+        return {name: w.full_tensor().clone() if isinstance(w, DTensor) else w for name, w in weights.items()}
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the whole weights, also of a sharded model."""
+        weights = self.whole_weights()
+        if weights is None:
+            super().save_model(output_dir, _internal_call)
+        elif self.args.should_save:
+            self._save(output_dir, state_dict=weights)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        folder = Path(super()._get_output_dir(trial))
+        return str(folder / STAGING if getattr(self, "_staging", False) else folder)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Write a checkpoint to a staging folder and move it among the others when it is complete."""
+        folder = Path(cast(str, self.args.output_dir))
+        name = f"checkpoint-{self.state.global_step}"
+        written = folder / STAGING / name
+        if self.args.should_save:
+            shutil.rmtree(folder / STAGING, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        self._staging = True
+        try:
+            super()._save_checkpoint(model, trial)
+            if self.ema is not None and self.args.should_save:
+                self.ema.save(written)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(folder / STAGING, ignore_errors=True)
+            raise CrateError(_write_failure(folder, name, error)) from error
+        finally:
+            self._staging = False
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            shutil.rmtree(folder / name, ignore_errors=True)
+            written.rename(folder / name)
+            shutil.rmtree(folder / STAGING, ignore_errors=True)
+            for old in checkpoints(folder)[: -self.recipe.run.save_total_limit]:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if self.ema is not None:
+            self.ema.load(Path(resume_from_checkpoint))
+
+
+def _write_failure(folder: Path, name: str, error: Exception) -> str:
+    good = checkpoints(folder)
+    left = f"the last good checkpoint is {good[-1].name}" if good else "there is no earlier checkpoint"
+    why = getattr(error, "strerror", None) or " ".join(str(error).split())
+    return f"cannot write {folder / name}: {why}; {left}; free some space and continue with --resume"

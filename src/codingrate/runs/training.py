@@ -1,0 +1,174 @@
+"""Training by a recipe into a run folder, with resume."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import TrainingArguments
+from transformers.integrations.integration_utils import TensorBoardCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from .._files import atomic_folder
+from .._state import preserved_random_state, quiet_transformers
+from ..errors import CrateError
+from ..models.base import CratePreTrainedModel
+from ..models.layers import Layer
+from ..recipes import Recipe, load_recipe
+from ..recipes.files import Overrides
+from ..tasks import Task
+from ..tasks.base import first_samples
+from .callbacks import AverageWeights, Layerwise, Metrics, ProgressLine, SavedModels, TaskHooks
+from .run import Run
+from .trainer import CrateTrainer
+
+
+def train(
+    recipe: str | Path | Recipe,
+    output: str | Path | None = None,
+    *,
+    overrides: Overrides = (),
+    variant: str | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+) -> Run:
+    """Train by a recipe, given by name, file or object, and return the run.
+
+    `output` is the run folder. Default: `runs/RECIPE`. With `resume`, training continues from the last complete
+    checkpoint. `overrides` are `key=value` strings or a mapping of recipe keys to values.
+    """
+    if not isinstance(recipe, Recipe):
+        name = str(recipe)
+        output = output or Path("runs") / "-".join(filter(None, (Path(name).stem, variant)))
+        recipe = load_recipe(name, overrides, variant)
+    if output is None:
+        raise CrateError("`output` is missing; give the folder of the run")
+    _ = recipe.data_name, recipe.source  # refuse a recipe without data or source before anything is written
+    run, checkpoint = Run.start(output, recipe, resume=resume)
+    with preserved_random_state(), quiet_transformers():
+        task = run.task
+        trainer = build_trainer(run, task, task.build_model(), quiet)
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            if not _evaluated(trainer):
+                trainer.evaluate()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise CrateError(f"cannot write {run.folder}: {error.strerror}; continue with --resume") from error
+    return run
+
+
+def _evaluated(trainer: CrateTrainer) -> bool:
+    """Return whether the last step was evaluated."""
+    steps = [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    return bool(steps) and steps[-1] == trainer.state.global_step
+
+
+def build_trainer(run: Run, task: Task, model: CratePreTrainedModel, quiet: bool) -> CrateTrainer:
+    """Build the trainer of a run with its callbacks."""
+    recipe = task.recipe
+    world_size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    train_data, test_data = task.datasets(rank, world_size)
+    length = len(train_data) if hasattr(train_data, "__len__") else None
+    if length is None and recipe.schedule.steps is None:
+        raise CrateError("data.streaming=true: the length of a stream is unknown; set schedule.steps")
+    steps_per_epoch = None if length is None else math.ceil(length / recipe.schedule.batch_size)
+    trainer = CrateTrainer(
+        task=task,
+        model=model,
+        args=training_arguments(task, run.checkpoints_folder, world_size, steps_per_epoch, model),
+        train_dataset=train_data,
+        eval_dataset=test_data,
+    )
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
+    tensorboard = TensorBoardCallback()
+    tensorboard.logging_dir = str(run.logs_folder)  # transformers' own way, an environment variable, outlives the run
+    trainer.add_callback(tensorboard)
+    metrics = Metrics(run.metrics_file)
+    trainer.add_callback(TaskHooks(trainer))
+    if trainer.ema is not None:
+        trainer.add_callback(AverageWeights(trainer))
+    trainer.add_callback(metrics)
+    trainer.add_callback(SavedModels(task, lambda name: save_model(trainer, run.model_folder(cast(Any, name)))))
+    if recipe.run.layerwise_epochs and not trainer.is_fsdp_enabled:  # measuring needs whole weights
+        batches = task.layerwise_batch(first_samples(test_data, recipe.run.layerwise_images))
+        trainer.add_callback(Layerwise(metrics, batches, recipe.run.layerwise_epochs))
+    if not quiet:
+        trainer.add_callback(ProgressLine(trainer, run.name))
+    return trainer
+
+
+def training_arguments(
+    task: Task, folder: Path, world_size: int, steps_per_epoch: int | None, model: nn.Module | None = None
+) -> TrainingArguments:
+    """Translate a recipe to transformers' arguments for a number of processes."""
+    recipe = task.recipe
+    run, schedule = recipe.run, recipe.schedule
+    share, rest = divmod(schedule.batch_size, world_size)
+    device_batch = run.per_device_batch_size or share
+    if rest or share % device_batch:
+        raise CrateError(
+            f"schedule.batch_size {schedule.batch_size} is not a multiple of {world_size} processes × {device_batch} "
+            "samples; change run.per_device_batch_size"
+        )
+    per_epoch = steps_per_epoch or 1000
+    cpu = not torch.cuda.is_available()
+    return TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=device_batch,
+        per_device_eval_batch_size=max(device_batch, task.evaluation_batch_size),
+        gradient_accumulation_steps=share // device_batch,
+        num_train_epochs=schedule.epochs,
+        max_steps=schedule.steps or -1,
+        max_grad_norm=recipe.optimizer.max_grad_norm,
+        bf16=run.precision == "bf16",
+        fp16=run.precision == "fp16",
+        torch_compile=run.compile,
+        gradient_checkpointing=run.gradient_checkpointing,
+        fsdp=cast(Any, run.fsdp or None),
+        fsdp_config=sharding(model) if run.fsdp else None,
+        seed=run.seed,
+        data_seed=run.seed,
+        use_cpu=cpu,
+        ddp_backend="gloo" if cpu and world_size > 1 else None,
+        ddp_find_unused_parameters=False if world_size > 1 else None,
+        dataloader_num_workers=recipe.data.workers,
+        dataloader_persistent_workers=recipe.data.workers > 0,
+        dataloader_pin_memory=not cpu,
+        accelerator_config={"dispatch_batches": False},
+        remove_unused_columns=False,
+        label_names=["labels"],
+        eval_strategy="steps" if run.evaluate_epochs else "no",
+        eval_steps=max(1, round(run.evaluate_epochs * per_epoch)),
+        save_strategy="steps",
+        save_steps=run.checkpoint_steps or max(1, round(run.checkpoint_epochs * per_epoch)),
+        logging_steps=run.log_steps,
+        logging_first_step=True,
+        report_to=[],
+        disable_tqdm=True,
+        log_level="error",
+    )
+
+
+def sharding(model: nn.Module | None) -> dict[str, Any]:
+    """Return the FSDP settings: shard by layer, and let each process write its own part of a checkpoint.
+
+    Loading whole checkpoints hangs with torch 2.13.
+    """
+    layers = {type(layer).__name__ for layer in (model.modules() if model else ()) if isinstance(layer, Layer)}
+    return {"transformer_layer_cls_to_wrap": sorted(layers), "state_dict_type": "SHARDED_STATE_DICT"}
+
+
+def save_model(trainer: CrateTrainer, folder: Path) -> None:
+    """Save the model that is evaluated; every process takes part in gathering sharded weights."""
+    weights = trainer.whole_weights()
+    if trainer.args.should_save:
+        with atomic_folder(folder) as draft:
+            trainer.task.save(trainer.inner, weights, draft)

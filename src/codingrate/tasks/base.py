@@ -1,0 +1,286 @@
+"""The task: everything that depends on the kind of learning, in one object per run."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypedDict, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from .._report import Report
+from .._state import seeded
+from ..data import dataset_names, text_names
+from ..errors import CrateError
+from ..models.base import CratePreTrainedModel, eval_mode
+from ..models.loading import load_model
+from ..recipes.schema import Recipe
+
+Progress = Callable[[int], None]
+"""A function that is told how many samples were just processed."""
+
+
+def no_progress(count: int) -> None:
+    """Ignore the progress."""
+
+
+Values = dict[str, NDArray[np.float64]]
+"""Metrics of every sample by name, each (samples,)."""
+
+
+@dataclass(frozen=True)
+class TaskPaths:
+    """Locations that a run gives to its task."""
+
+    source: str | None = None
+    """Model that training starts from: a file, a folder written by `save_pretrained`, or a hub id."""
+    tokenizer: Path | None = None
+    """Folder in which the tokenizer is kept, so that a resumed run does not learn another one."""
+    tokens: Path | None = None
+    """Folder for tokenized text."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The result of one training batch."""
+
+    loss: Tensor
+    """Mean loss over the samples, which is differentiated."""
+    samples: int
+    """Number of samples in the batch."""
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+    """Means over the batch for the log, such as the accuracy."""
+
+
+class Samples(NamedTuple):
+    """The samples that an inspection measures; `total` is 0 if unknown, `notes` are sentences for the reader."""
+
+    data: str
+    split: str
+    total: int
+    notes: tuple[str, ...] = ()
+
+
+class Reading(TypedDict, total=False):
+    """How samples are read, by an evaluation or an inspection."""
+
+    split: str | None
+    limit: int
+    """Largest number of samples. Default: all."""
+    batch_size: int
+    progress: Progress
+    unreadable: list[str]
+    """List to which the names of images that could not be read are added."""
+
+
+class Task(ABC):
+    """One kind of learning: its data, model, loss, metrics, evaluation and predictions.
+
+    A task is built from a recipe and has no other settings. Its data are opened on first use.
+    """
+
+    best_metric: str | None = "loss"
+    """Metric that decides which model is the best; None: the last model is."""
+    higher_is_better: bool = False
+    sample_unit: ClassVar[str] = "img"
+    """Unit in the progress line."""
+    modality: ClassVar[str] = "vision"
+    evaluation_batch_size: ClassVar[int] = 64
+    """Batch size of evaluations during training, if the training batch of a device is smaller."""
+    default_split: ClassVar[str] = "test"
+
+    def __init__(self, recipe: Recipe, paths: TaskPaths | None = None) -> None:
+        self.recipe, self.paths = recipe, paths or TaskPaths()
+
+    def with_data(self, name: str, path: str | None = None, *, held_out: bool = True) -> Task:
+        """Return the same task on other data.
+
+        With `held_out`, data without splits are used in full for evaluation; otherwise a share is split off.
+        """
+        whole = held_out and name not in (*dataset_names(), *text_names())
+        share = 1.0 if whole else None
+        data = replace(self.recipe.data, name=name, path=path, streaming=False, test_share=share)
+        return type(self)(replace(self.recipe, data=data), self.paths)
+
+    # Data
+
+    @cached_property
+    @abstractmethod
+    def data(self) -> Any:
+        """The opened dataset."""
+
+    @property
+    @abstractmethod
+    def processor(self) -> Any:
+        """The image processor or the tokenizer, as pipelines use it."""
+
+    @abstractmethod
+    def datasets(self, rank: int = 0, world_size: int = 1) -> tuple[Any, Any]:
+        """Return the training and the evaluation dataset of this process."""
+
+    @abstractmethod
+    def collate(self, samples: Any) -> dict[str, Any]:
+        """Combine samples into a batch."""
+
+    def on_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Take note of a batch and return the part of it that goes to the device."""
+        return batch
+
+    def check_unreadable(self) -> tuple[str, ...]:
+        """Return the names of samples that could not be read since the last call; too many are an error."""
+        return ()
+
+    def prepare(self, batch: dict[str, Any], seed: int | None, model: CratePreTrainedModel) -> dict[str, Any]:
+        """Augment and mask a batch on the device: at random from `seed` in training, deterministically without one."""
+        return batch
+
+    # Model and loss
+
+    def build_model(self) -> CratePreTrainedModel:
+        """Build the model of the recipe, with random weights from the run's seed or from the source model."""
+        _ = self.data  # opened first, so that it cannot draw from the seed
+        with seeded(self.recipe.run.seed):
+            return self.create_model()
+
+    def load_source(self) -> CratePreTrainedModel:
+        """Load the model that training starts from."""
+        try:
+            return load_model(cast(str, self.paths.source))
+        except CrateError as error:
+            raise CrateError(f"model.from={self.recipe.source}: {error}") from error
+
+    @abstractmethod
+    def create_model(self) -> CratePreTrainedModel:
+        """Create the model for `build_model`."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> Step:
+        """Compute the training loss of a batch.
+
+        `model` may be wrapped for several processes; `inner` is the model itself.
+        """
+
+    @abstractmethod
+    def measure(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Compute the metrics of every sample of a batch, each (batch,), including `loss`.
+
+        This is the only definition of a task's metrics. A metric `weight` weights the means.
+        """
+
+    def summarize(self, values: Values) -> dict[str, float]:
+        """Compute the metrics of a split from those of its samples."""
+        return weighted_means(values)
+
+    def on_step_begin(self, step: int, steps: int, steps_per_epoch: int | None) -> None:
+        """Set what depends on the optimizer step, counted from 0, other than learning rate and weight decay."""
+        del step, steps, steps_per_epoch
+
+    def on_gradients(self, inner: CratePreTrainedModel) -> None:
+        """Change gradients between the backward pass and the optimizer step."""
+        del inner
+
+    def on_step_end(self, inner: CratePreTrainedModel) -> None:
+        """Update state after an optimizer step."""
+        del inner
+
+    def warning(self, metrics: dict[str, float], epoch: float) -> str | None:
+        """Return a warning about the logged metrics, if there is one."""
+        return None
+
+    @abstractmethod
+    def headline(self, metrics: dict[str, float]) -> str:
+        """Return the metrics of an evaluation in a few words."""
+
+    def save(self, model: CratePreTrainedModel, weights: dict[str, Tensor] | None, folder: Path) -> None:
+        """Write the model for evaluation and its processor; `weights` are the gathered weights of a sharded model."""
+        model.save_pretrained(folder, state_dict=weights)
+        self.processor.save_pretrained(folder)
+
+    # Evaluation, prediction, inspection
+
+    @abstractmethod
+    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> Report:
+        """Measure a model on a split of the task's data."""
+
+    def measure_batches(self, model: CratePreTrainedModel, batches: Iterable[dict[str, Any]]) -> Values:
+        """Measure batches that lie on the model's device, in eval mode."""
+        parts: dict[str, list[NDArray[np.float64]]] = {}
+        with eval_mode(model), torch.inference_mode():
+            for batch in batches:
+                for name, values in self.measure(model, model, batch).items():
+                    parts.setdefault(name, []).append(values.double().cpu().numpy())
+        if not all(np.isfinite(array).all() for array in parts.get("loss", [])):
+            raise CrateError("the model's loss is not finite: training diverged or the model's file is damaged")
+        return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+
+    def baseline(self, split: str | None = None, progress: Progress | None = None) -> dict[str, dict[str, float]]:
+        """Measure a simple rival on the task's data; the result has an entry per split or rival."""
+        raise CrateError(f"task {self.recipe.task} has no baseline; for images use crate probe --baseline")
+
+    @abstractmethod
+    def predict(self, model: CratePreTrainedModel, inputs: Sequence[Any]) -> list[Any]:
+        """Return the model's answer to every input: labels with scores, features or text."""
+
+    @abstractmethod
+    def samples(self, split: str | None, limit: int) -> Samples:
+        """Describe the samples that `batches` reads."""
+
+    @abstractmethod
+    def batches(
+        self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]
+    ) -> Iterator[Any]:
+        """Yield samples as a model reads them: pixels (batch, channels, height, width) or a mapping with `input_ids`.
+
+        With `reader`, the task of another model, images are cropped and normalized as that task does.
+        """
+
+    @abstractmethod
+    def layerwise_batch(self, samples: list[Any]) -> list[Tensor]:
+        """Turn samples of the evaluation dataset into inputs for the layer-wise measures during training."""
+
+
+def weighted_means(values: Values) -> dict[str, float]:
+    """Return the mean of each metric over samples, weighted by `weight` if it is there."""
+    weight = values.get("weight")
+    columns = {name: column for name, column in values.items() if name != "weight"}
+    if weight is None:
+        return {name: float(column.mean()) for name, column in columns.items()}
+    return {name: float((column * weight).sum() / weight.sum()) for name, column in columns.items()}
+
+
+def cosine(start: float, end: float, share: float) -> float:
+    """Interpolate from `start` to `end` along half a cosine, after `share` of the way."""
+    return end + 0.5 * (start - end) * (1 + math.cos(math.pi * share))
+
+
+def generator(seed: int) -> torch.Generator:
+    """Return a random generator for one batch, on the CPU so that every device draws the same numbers."""
+    return torch.Generator().manual_seed(seed)
+
+
+def first_samples(dataset: Any, count: int) -> list[Any]:
+    """Return the first samples of a dataset or a stream."""
+    if hasattr(dataset, "__len__"):
+        return [dataset[index] for index in range(min(count, len(dataset)))]
+    return [sample for sample, _ in zip(dataset, range(count), strict=False)]
+
+
+def freeze_body(model: nn.Module, head: tuple[str, ...]) -> None:
+    """Freeze all parameters except those whose name starts with one of the prefixes in `head`."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith(head))
+
+
+def expect_model(model: nn.Module, kind: type[CratePreTrainedModel], task: str) -> Any:
+    """Return the model if it is of the class that a task needs; refuse any other."""
+    if not isinstance(model, kind):
+        raise CrateError(f"task {task} needs a {kind.__name__}, not a {type(model).__name__}")
+    return cast(Any, model)

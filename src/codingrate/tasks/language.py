@@ -1,0 +1,310 @@
+"""Language modeling (paper 4.1.4): the next token (CRATE-GPT) or masked tokens (CRATE-BERT)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from .._distributed import main_process_first
+from .._report import Report
+from ..data import (
+    Blocks,
+    Masking,
+    RandomBlocks,
+    TextData,
+    TokenFile,
+    check_tokenizer,
+    id_count,
+    load_text,
+    mask_own_tokens,
+    mask_tokens,
+    pack_text,
+)
+from ..errors import CrateError, unknown_name
+from ..evaluation import Candidate, NGram, fill_masks, next_token_losses, perplexity, unigram_cross_entropy
+from ..models.base import CratePreTrainedModel
+from ..models.language import CrateForCausalLM, CrateForMaskedLM
+from ..recipes.schema import Separator
+from .base import Progress, Reading, Samples, Step, Task, Values, expect_model, generator, no_progress, weighted_means
+from .reports import MaskedReport
+from .text import TextTask, choose_split, spread
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+COUNTED = 20_000_000
+"""Largest number of training tokens that a baseline counts, about a minute."""
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """A text, and the tokenizer that splits it into tokens."""
+
+    text: TextData
+    tokenizer: PreTrainedTokenizerBase
+
+
+class LanguageTask(TextTask):
+    """Both objectives: text is tokenized once, into files of ids."""
+
+    evaluation_batch_size: ClassVar[int] = 1  # logits are as wide as the vocabulary
+    kind: ClassVar[Literal["masked", "causal"]]
+    special_tokens: ClassVar[Literal["eos", "bos_eos"]]
+
+    def with_data(
+        self,
+        name: str,
+        path: str | None = None,
+        *,
+        held_out: bool = True,
+        text_column: str | None = None,
+        separate: Separator | None = None,
+    ) -> Task:
+        """Return the same task on another text, read by column and document separator."""
+        if separate not in (None, *get_args(Separator)):
+            raise unknown_name("--separate", separate, get_args(Separator))
+        other = super().with_data(name, path, held_out=held_out)
+        text = replace(other.recipe.text, text_column=text_column, separate=separate or "document")
+        return type(self)(replace(other.recipe, text=text), self.paths)
+
+    @cached_property
+    def data(self) -> TokenizedText:
+        section = self.recipe.text
+        with main_process_first():
+            text = load_text(
+                **self.data_source(),
+                text_column=section.text_column,
+                separate=section.separate,
+                validation_share=self.recipe.data.test_share,
+            )
+            tokenizer = self.build_tokenizer(text.train, self.kind)
+        name = "mask_token" if self.kind == "masked" else "eos_token"
+        if getattr(tokenizer, f"{name}_id") is None:
+            raise CrateError(
+                f"text.tokenizer: task {self.recipe.task} needs a tokenizer with {name}; use bytes, bpe or another"
+            )
+        return TokenizedText(text, tokenizer)
+
+    def tokens(self, split: str, progress: Progress | None = None) -> TokenFile:
+        """Return a split as token ids; text is tokenized on first use and kept in the run's token folder."""
+        text = self.data.text
+        documents = choose_split(
+            text.name, {"train": text.train, "validation": text.validation, "test": text.test}, split
+        )
+        with main_process_first():
+            return pack_text(
+                documents,
+                self.tokenizer,
+                name=f"{text.name}-{split}",
+                folder=self.recipe.text.cache or self.paths.tokens,
+                special_tokens=self.special_tokens,
+                progress=progress,
+            )
+
+    def collate(self, samples: Any) -> dict[str, Any]:
+        return {"input_ids": torch.stack([sample["input_ids"] for sample in samples])}
+
+    def samples(self, split: str | None, limit: int) -> Samples:
+        split = split or self.default_split
+        blocks = self._inspected_blocks(split)
+        note = f"Samples are blocks of {blocks.block} tokens."
+        return Samples(self.data.text.name, split, min(limit, len(blocks)), (note,))
+
+    def batches(
+        self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]
+    ) -> Iterator[dict[str, Tensor]]:
+        del reader  # models are compared only if their tokenizers are equal
+        blocks = self._inspected_blocks(reading.get("split") or self.default_split)
+        for part in spread(len(blocks), reading):
+            yield {"input_ids": torch.stack([blocks[index]["input_ids"] for index in part]).to(model.device)}
+            reading.get("progress", no_progress)(len(part))
+
+    def _inspected_blocks(self, split: str) -> Blocks:
+        tokens = self.tokens(split)
+        if len(tokens) < 2:
+            raise CrateError(
+                f"the {split} split of {self.data.text.name} has {len(tokens)} tokens; use more text or another split"
+            )
+        return Blocks(tokens, min(self.recipe.text.block, len(tokens)))
+
+
+class CausalLM(LanguageTask):
+    """Cross-entropy of the next token.
+
+    Windows of block + 1 tokens give `block` predictions each: drawn at random in training, as in nanoGPT, and
+    consecutive in evaluations during training.
+    """
+
+    kind, special_tokens = "causal", "eos"
+
+    def create_model(self) -> CratePreTrainedModel:
+        return self.build_language_model(CrateForCausalLM, "crate-gpt-base")
+
+    def datasets(self, rank: int = 0, world_size: int = 1) -> tuple[Any, Any]:
+        block, train = self.recipe.text.block, self.tokens("train")
+        length = max(1, len(train) // block)
+        random = RandomBlocks(train, block + 1, seed=self.recipe.run.seed, length=length)
+        return random, Blocks(self.tokens("validation"), block + 1)
+
+    @cached_property
+    def _bits_per_nat(self) -> float:
+        """Bits per byte for each nat per token of the validation text."""
+        validation = self.tokens("validation")
+        return len(validation) / validation.bytes / math.log(2)
+
+    def loss(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> Step:
+        ids: Tensor = batch["input_ids"]
+        logits: Tensor = model(input_ids=ids[:, :-1]).logits
+        smoothing = self.recipe.optimizer.label_smoothing
+        loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), label_smoothing=smoothing)
+        return Step(inner.regularized(loss), len(ids))
+
+    def measure(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> dict[str, Tensor]:
+        ids: Tensor = batch["input_ids"]
+        return {"loss": next_token_losses(model, ids, ids.shape[1] - 1).mean(dim=1)}
+
+    def summarize(self, values: Values) -> dict[str, float]:
+        loss = weighted_means(values)["loss"]
+        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": loss * self._bits_per_nat}
+
+    def headline(self, metrics: dict[str, float]) -> str:
+        return (
+            f"validation loss {metrics['loss']:.4f} nats per token, perplexity {metrics['perplexity']:.2f}, "
+            f"{metrics['bits_per_byte']:.4f} bits per byte"
+        )
+
+    def layerwise_batch(self, samples: list[Any]) -> list[Tensor]:
+        return [torch.stack([sample["input_ids"][:-1] for sample in samples])]
+
+    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> Report:
+        """Measure the perplexity by sliding windows of the recipe's context length."""
+        return perplexity(
+            model,
+            self.tokens(reading.get("split") or self.default_split),
+            block=self.recipe.text.block,
+            batch_size=reading.get("batch_size", 64),
+            progress=reading.get("progress"),
+        )
+
+    def baseline(
+        self,
+        split: str | None = None,
+        progress: Progress | None = None,
+        *,
+        order: int = 3,
+        limit: int | None = None,
+        tokens: TokenFile | None = None,
+    ) -> dict[str, dict[str, float]]:
+        """Measure an n-gram model of the training text on a split, or on `tokens`."""
+        train, measured = self.tokens("train"), tokens or self.tokens(split or self.default_split)
+        start = time.perf_counter()
+        model = NGram(train.array()[:COUNTED], order=order, vocab_size=id_count(self.tokenizer))
+        loss = model.cross_entropy(measured.array()[:limit])
+        return {
+            f"{order}-gram": {
+                "order": order,
+                "cross_entropy": loss,
+                "perplexity": math.exp(loss),
+                "bits_per_byte": loss * len(measured) / (math.log(2) * measured.bytes),
+                "tokens_counted": min(len(train), COUNTED),
+                "seconds": time.perf_counter() - start,
+            }
+        }
+
+    def predict(self, model: CratePreTrainedModel, inputs: Sequence[Any]) -> list[str]:
+        """Return the greedy continuation of every prompt."""
+        from .generation import generate
+
+        return [generate(model, self.tokenizer, str(text), do_sample=False).text for text in inputs]
+
+
+class MaskedLM(LanguageTask):
+    """Cross-entropy of masked tokens: a new mask in every training step, each block's own mask in evaluation."""
+
+    kind, special_tokens = "masked", "bos_eos"
+
+    @cached_property
+    def masking(self) -> Masking:
+        """The ids that masking needs."""
+        return Masking.of(self.tokenizer)
+
+    def create_model(self) -> CratePreTrainedModel:
+        return self.build_language_model(CrateForMaskedLM, "crate-bert-base")
+
+    def datasets(self, rank: int = 0, world_size: int = 1) -> tuple[Any, Any]:
+        block = self.recipe.text.block
+        return Blocks(self.tokens("train"), block), Blocks(self.tokens("validation"), block)
+
+    def prepare(self, batch: dict[str, Any], seed: int | None, model: CratePreTrainedModel) -> dict[str, Any]:
+        ids, share = batch["input_ids"], self.recipe.text.mask_probability
+        if seed is None:
+            masked, labels = mask_own_tokens(ids, self.masking, share)
+        else:
+            masked, labels = mask_tokens(ids, self.masking, share, generator(seed))
+        return {**batch, "input_ids": masked, "labels": labels}
+
+    def loss(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> Step:
+        logits, labels = model(input_ids=batch["input_ids"]).logits, batch["labels"]
+        count = (labels >= 0).sum().clamp(min=1)  # a small batch may have no masked token
+        smoothing = self.recipe.optimizer.label_smoothing
+        total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", label_smoothing=smoothing)
+        correct = (logits.detach().argmax(-1) == labels).sum() / count
+        return Step(inner.regularized(total / count), len(labels), {"accuracy": correct})
+
+    def measure(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> dict[str, Tensor]:
+        logits, labels = model(input_ids=batch["input_ids"]).logits, batch["labels"]
+        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
+        count = (labels >= 0).sum(dim=1)
+        divisor = count.clamp(min=1).double()  # means that are weighted again need the digits
+        correct = (logits.argmax(-1) == labels).sum(dim=1)
+        return {"loss": losses.double().sum(dim=1) / divisor, "accuracy": correct / divisor, "weight": count}
+
+    def headline(self, metrics: dict[str, float]) -> str:
+        return f"validation loss {metrics['loss']:.4f} nats per masked token, accuracy {metrics['accuracy']:.2%}"
+
+    def layerwise_batch(self, samples: list[Any]) -> list[Tensor]:
+        return [self.collate(samples)["input_ids"]]
+
+    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> MaskedReport:
+        expect_model(model, CrateForMaskedLM, self.recipe.task)
+        check_tokenizer(self.tokenizer, model.config)
+        start, blocks = (
+            time.perf_counter(),
+            Blocks(self.tokens(reading.get("split") or self.default_split), self.recipe.text.block),
+        )
+        values = self.measure_batches(model, self.loaded(model, blocks, reading))
+        masked = int(values["weight"].sum())
+        if not masked:
+            raise CrateError("no token was masked; use more text")
+        metrics = weighted_means(values)
+        return MaskedReport(
+            cross_entropy=metrics["loss"],
+            perplexity=math.exp(min(metrics["loss"], 700.0)),
+            accuracy=metrics["accuracy"],
+            tokens=masked,
+            block=self.recipe.text.block,
+            seconds=time.perf_counter() - start,
+        )
+
+    def baseline(self, split: str | None = None, progress: Progress | None = None) -> dict[str, dict[str, float]]:
+        """Measure the token frequencies of the training text on a split."""
+        loss = unigram_cross_entropy(
+            self.tokens("train").array()[:COUNTED],
+            self.tokens(split or self.default_split).array(),
+            vocab_size=self.masking.vocab_size,
+            special_ids=self.masking.special_ids,
+        )
+        return {"unigram": {"cross_entropy": loss}}
+
+    def predict(self, model: CratePreTrainedModel, inputs: Sequence[Any]) -> list[list[list[Candidate]]]:
+        """Return for every text the most probable tokens of each of its masks."""
+        return [fill_masks(model, self.tokenizer, str(text)) for text in inputs]

@@ -1,0 +1,271 @@
+"""Reports of evaluations: numbers, tables and pictures, saved to a folder or shown in a notebook."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .._files import atomic_write
+from .._report import EvaluationReport
+from ..errors import CrateError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from .images import MeasuredSplit
+
+_LARGEST_CONFUSION = 4096  # classes; the matrix of ImageNet-21K would take four gigabytes
+_LARGEST_IN_JSON = 100
+
+ClassAccuracy = TypedDict("ClassAccuracy", {"class": str, "images": int, "accuracy": float | None})
+"""One class: its number of images and its accuracy (None without images)."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationReport(EvaluationReport):
+    """Accuracy of a classifier. Shares lie in [0, 1]; unreadable images count only in `corrupt`."""
+
+    data: str
+    """Name of the dataset."""
+    split: str
+    images: int
+    """Number of images measured."""
+    corrupt: tuple[str, ...]
+    """Names of the images that could not be read."""
+    loss: float
+    """Mean cross-entropy in nats, without label smoothing or penalties."""
+    top1: float
+    """Share of images whose highest logit is that of their class."""
+    top5: float | None
+    """Share of images whose class is among the five highest logits; None for five classes or fewer."""
+    per_class: list[ClassAccuracy]
+    """Number of images and top-1 accuracy of each class."""
+    confusion: NDArray[np.int64] | None
+    """Number of images of class i (row) predicted as class j (column), (C, C); None if C is too large."""
+    classes: tuple[str, ...]
+    real_top1: float | None
+    """Top-1 accuracy by the ReaL labels, if they were given."""
+    seconds: float
+    """Time of the evaluation, including loading."""
+    images_per_second: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; the confusion matrix is included for at most 100 classes."""
+        values = super().to_dict()
+        if self.confusion is None or len(self.classes) > _LARGEST_IN_JSON:
+            del values["confusion"]
+        return values
+
+    def save(self, folder: str | Path) -> Path:
+        """Write per_class.csv, confusion.csv, confusion.png, and metrics.json last."""
+        directory = Path(folder)
+        _write_csv(pd.DataFrame(self.per_class), directory / "per_class.csv")
+        if self.confusion is not None:
+            table = pd.DataFrame(self.confusion, columns=list(self.classes))
+            table.insert(0, "true \\ predicted", list(self.classes), allow_duplicates=True)
+            _write_csv(table, directory / "confusion.csv")
+            confusion_picture(self.confusion, self.classes, directory / "confusion.png")
+        return super().save(directory)
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_() + pd.DataFrame(self.per_class).to_html(index=False)
+
+
+def classification_report(measured: MeasuredSplit, metrics: dict[str, float]) -> ClassificationReport:
+    """Build the report of a classifier from the predictions and labels of a split."""
+    crops, classes = measured.crops, measured.crops.data.classes
+    true, predicted = (measured.values[name].astype(np.int64) for name in ("label", "prediction"))
+    images = np.bincount(true, minlength=len(classes))
+    correct = np.bincount(true[true == predicted], minlength=len(classes))
+    confusion = None
+    if len(classes) <= _LARGEST_CONFUSION:
+        confusion = np.zeros((len(classes), len(classes)), np.int64)
+        np.add.at(confusion, (true, predicted), 1)
+    per_class: list[ClassAccuracy] = [
+        {"class": name, "images": int(count), "accuracy": int(right) / int(count) if count else None}
+        for name, count, right in zip(classes, images, correct, strict=True)
+    ]
+    return ClassificationReport(
+        data=crops.data.name,
+        split=crops.split,
+        images=len(true),
+        corrupt=crops.corrupt,
+        loss=metrics["loss"],
+        top1=metrics["top1"],
+        top5=metrics["top5"] if len(classes) > 5 else None,
+        per_class=per_class,
+        confusion=confusion,
+        classes=classes,
+        real_top1=None,
+        seconds=measured.seconds,
+        images_per_second=len(true) / measured.seconds,
+    )
+
+
+def _write_csv(table: pd.DataFrame, path: Path) -> None:
+    with atomic_write(path) as draft:
+        table.to_csv(draft, index=False, lineterminator="\n")
+
+
+_LARGEST_PICTURE = 1000  # with more classes, several share a pixel
+_NUMBERED = 20  # number of classes up to which cells show their counts
+_LABELED = 50  # number of classes up to which the axes show names
+
+
+def confusion_picture(confusion: NDArray[np.integer[Any]], classes: Sequence[str], path: str | Path) -> Path:
+    """Draw a confusion matrix (rows true, columns predicted) as a PNG file.
+
+    The color is the share of the true class, so that rare classes are as visible as frequent ones, on a square-root
+    scale, so that the few errors of a good model are visible too.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import PowerNorm
+    from matplotlib.figure import Figure
+    from sklearn.metrics import ConfusionMatrixDisplay
+
+    counts = np.asarray(confusion)
+    if counts.ndim != 2 or counts.shape != (len(classes), len(classes)) or not len(classes):
+        raise CrateError(f"a confusion matrix of {len(classes)} classes must be square, not {counts.shape}")
+    totals = counts.sum(axis=1, keepdims=True)
+    shares = counts / np.maximum(totals, 1)
+    starts = np.arange(0, len(shares), -(-len(shares) // _LARGEST_PICTURE))
+    shares = np.maximum.reduceat(np.maximum.reduceat(shares, starts, axis=0), starts, axis=1)  # keeps the diagonal
+    side = 6 if len(shares) <= 600 else len(shares) / 100  # at least one pixel per cell
+    figure = Figure(figsize=(side + 2, side + 2), dpi=100)
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    names = [name if len(name) <= 24 else f"{name[:23]}…" for name in classes] if len(classes) <= _LABELED else None
+    display = ConfusionMatrixDisplay(shares, display_labels=names)
+    numbered = len(classes) <= _NUMBERED
+    display.plot(
+        include_values=numbered,
+        cmap="cividis",  # looks the same with and without color blindness, and in gray
+        ax=axes,
+        xticks_rotation="vertical",
+        im_kw={"norm": PowerNorm(0.5, 0, 1), "interpolation": "nearest"},
+        text_kw={"fontsize": min(11.0, 540 / len(classes) / len(str(int(counts.max()))))},
+    )
+    if numbered:
+        for text, count in zip(display.text_.ravel(), counts.ravel(), strict=True):
+            text.set_text(str(count) if count else "")
+    if names is None:
+        axes.set(xticks=[], yticks=[])
+    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        label.set_parse_math(False)  # a dollar sign in a class name is a dollar sign
+    axes.set(xlabel="predicted", ylabel="true")
+    images = int(totals.sum())
+    axes.set_title(f"accuracy {np.trace(counts) / images:.1%}, {images:,} images" if images else "no images")
+    with warnings.catch_warnings(), atomic_write(Path(path)) as draft:
+        warnings.filterwarnings("ignore", message="Glyph")  # a script that the font does not have is shown as boxes
+        figure.savefig(draft, format="png", bbox_inches="tight", pad_inches=0.15)
+    return Path(path)
+
+
+@dataclass(frozen=True)
+class ReconstructionReport(EvaluationReport):
+    """The reconstruction loss of a split, each image under its own mask."""
+
+    data: str
+    split: str
+    images: int
+    corrupt: tuple[str, ...]
+    loss: float
+    """Mean over images of the training loss."""
+    loss_std: float
+    """Standard deviation over images."""
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """Images, what the model saw of them, and what it reconstructed."""
+
+    names: list[str]
+    losses: list[float]
+    columns: list[Tensor]
+    """Original, masked and reconstructed images, each (batch, channels, height, width), normalized."""
+    normalization: tuple[tuple[float, ...], tuple[float, ...]]
+
+    @property
+    def loss(self) -> float:
+        """The mean loss."""
+        return sum(self.losses) / len(self.losses)
+
+    def pictures(self) -> list[list[Image]]:
+        """Return the original, masked and reconstructed picture of each image."""
+        return [
+            list(row) for row in zip(*(to_pictures(part, self.normalization) for part in self.columns), strict=True)
+        ]
+
+    def save(self, path: str | Path, scale: int | None = None) -> Path:
+        """Write all pictures side by side to one PNG file; small images are enlarged without blur."""
+        from PIL import Image, ImageDraw
+
+        rows = self.pictures()
+        side = rows[0][0].width
+        scale = scale or max(1, 160 // side)
+        size, gap, top = side * scale, 8, 20
+        sheet = Image.new("RGB", (3 * size + 4 * gap, top + len(rows) * (size + gap)), "white")
+        for column, title in enumerate(("original", "masked", "reconstruction")):
+            ImageDraw.Draw(sheet).text((gap + column * (size + gap), 4), title, fill="black")
+            for line, row in enumerate(rows):
+                image = row[column].convert("RGB").resize((size, size), Image.Resampling.NEAREST)
+                sheet.paste(image, (gap + column * (size + gap), top + line * (size + gap)))
+        with atomic_write(Path(path)) as draft:
+            sheet.save(draft, format="PNG")
+        return Path(path)
+
+
+def to_pictures(pixels: Tensor, normalization: tuple[Sequence[float], Sequence[float]]) -> list[Image]:
+    """Convert normalized pixels (batch, channels, height, width) to PIL images."""
+    from PIL import Image
+
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in normalization)
+    values = ((pixels.float().cpu() * std + mean).clamp(0, 1) * 255).round().byte()
+    return [
+        Image.fromarray((image[0] if len(image) == 1 else image.permute(1, 2, 0)).contiguous().numpy())
+        for image in values
+    ]
+
+
+@dataclass(frozen=True)
+class MaskedReport(EvaluationReport):
+    """Prediction of masked tokens."""
+
+    cross_entropy: float
+    """Mean of −log P(true token) over the masked tokens, in nats."""
+    perplexity: float
+    """Its exponential; not comparable with that of a causal model, which sees only one side."""
+    accuracy: float
+    """Share of the masked tokens whose true id has the highest logit."""
+    tokens: int
+    """Number of masked tokens."""
+    block: int
+    """Tokens read at a time."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SentenceReport(EvaluationReport):
+    """The metrics of labeled sentences, for each split."""
+
+    data: str
+    splits: dict[str, dict[str, float]]
+    """For each split `loss`, the metrics of the task and the number of `rows`."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the first split."""
+        return {name: value for name, value in next(iter(self.splits.values())).items() if name != "rows"}
+
+    def _repr_html_(self) -> str:
+        return pd.DataFrame(self.splits).T.to_html()

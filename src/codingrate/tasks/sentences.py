@@ -1,0 +1,233 @@
+"""Classification and regression of sentences and pairs (GLUE, paper 4.1.4), from a pre-trained or a new body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from .._distributed import main_process_first
+from ..data import GLUE, SentenceData, SentenceDataset, check_tokenizer, load_sentences, sentence_collator
+from ..errors import CrateError
+from ..evaluation import bag_of_words_metrics, sentence_metrics
+from ..models.base import CrateModel, CratePreTrainedModel, eval_mode
+from ..models.config import CrateConfig
+from ..models.language import CrateForSequenceClassification
+from ..models.loading import inherited_config, load_body
+from ..models.presets import build_config, preset
+from .base import Progress, Reading, Samples, Step, Task, Values, expect_model, freeze_body, no_progress
+from .classification import labeled_scores
+from .reports import SentenceReport
+from .text import TextTask, check_context, choose_split, spread, token_fields
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+NAMES = {"f1": "F1", "spearman": "Spearman", "pearson": "Pearson", "matthews": "Matthews"}
+
+
+@dataclass(frozen=True)
+class LabeledText:
+    """Labeled sentences, and the tokenizer of the model that reads them."""
+
+    sentences: SentenceData
+    tokenizer: PreTrainedTokenizerBase
+
+
+class SequenceClassification(TextTask):
+    """Cross-entropy of classes, or squared error of numbers, measured by the metrics of the GLUE task."""
+
+    higher_is_better = True
+
+    @cached_property
+    def data(self) -> LabeledText:
+        recipe, share = self.recipe, self.recipe.data.test_share
+        with main_process_first():
+            sentences = load_sentences(
+                **self.data_source(),
+                columns=recipe.text.columns,
+                label_column=recipe.data.label_column,
+                regression=recipe.text.regression,
+                validation_share=0.1 if share is None else share,
+            )
+            causal = self.paths.source is None and preset(recipe.model.name).fields.get("causal")
+            texts = (text for column in sentences.columns for text in sentences.train[column])
+            tokenizer = self.build_tokenizer(texts, "causal" if causal else "masked")
+        return LabeledText(sentences, tokenizer)
+
+    @cached_property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics of the GLUE task; accuracy or correlations for other data."""
+        sentences = self.data.sentences
+        if sentences.name in GLUE:
+            return GLUE[sentences.name].metrics
+        return ("accuracy",) if sentences.classes else ("spearman", "pearson")
+
+    @property
+    def best_metric(self) -> str:  # type: ignore[override]
+        return self.metric_names[0]
+
+    @property
+    def splits(self) -> dict[str, Any]:
+        """The training split and the validation splits; MNLI has two of these."""
+        return {"train": self.data.sentences.train, **self.data.sentences.validation}
+
+    def dataset(self, split: str) -> SentenceDataset:
+        """Return a split as a dataset of token ids and labels."""
+        sentences = self.data.sentences
+        rows = choose_split(sentences.name, self.splits, split)
+        return SentenceDataset(
+            rows, sentences.columns, self.tokenizer, self.recipe.text.max_length, sentences.label_column
+        )
+
+    def datasets(self, rank: int = 0, world_size: int = 1) -> tuple[Any, Any]:
+        return self.dataset("train"), self.dataset(next(iter(self.data.sentences.validation)))
+
+    @cached_property
+    def _collator(self) -> Callable[[Any], dict[str, Any]]:
+        return sentence_collator(self.tokenizer)
+
+    def collate(self, samples: Any) -> dict[str, Any]:
+        return self._collator(samples)
+
+    # Model and loss
+
+    def create_model(self) -> CratePreTrainedModel:
+        recipe, classes, length = self.recipe, self.data.sentences.classes, self.recipe.text.max_length
+        labels: dict[str, Any] = {"num_labels": 1}
+        if classes is not None:
+            labels = {"id2label": dict(enumerate(classes)), "label2id": {name: i for i, name in enumerate(classes)}}
+        source = None if self.paths.source is None else self.load_source()
+        if source is None:
+            fields = {**preset(recipe.model.name).fields, **token_fields(self.tokenizer, length)}
+            config = cast(CrateConfig, build_config({**fields, **labels, **recipe.model.config}))
+        else:
+            config = inherited_config(source, {**labels, **recipe.model.config})
+        if config.modality != "text":
+            name = recipe.source or recipe.model.name
+            raise CrateError(f"model {name}: task {recipe.task} needs a text model such as crate-bert-base")
+        check_context(config, self.tokenizer, "text.max_length", length)
+        model = CrateForSequenceClassification(config)
+        if source is not None:
+            load_body(model.crate, cast(CrateModel, source.base_model).state_dict())
+        if recipe.model.freeze:
+            freeze_body(model, ("dense.", "head."))
+        return model
+
+    def loss(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> Step:
+        labels, logits = batch["labels"], self._logits(model, batch)
+        if labels.is_floating_point():
+            return Step(inner.regularized(F.mse_loss(logits[:, 0].float(), labels)), len(labels))
+        loss = F.cross_entropy(logits, labels, label_smoothing=self.recipe.optimizer.label_smoothing)
+        correct = (logits.detach().argmax(-1) == labels).float().mean()
+        return Step(inner.regularized(loss), len(labels), {"accuracy": correct})
+
+    def measure(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> dict[str, Tensor]:
+        labels, logits = batch["labels"], self._logits(model, batch).float()
+        _check_head(logits, labels)
+        if labels.is_floating_point():
+            prediction = logits[:, 0]
+            return {"loss": (prediction - labels).square(), "prediction": prediction, "label": labels}
+        loss = F.cross_entropy(logits, labels, reduction="none")
+        return {"loss": loss, "prediction": logits.argmax(-1), "label": labels}
+
+    def _logits(self, model: nn.Module, batch: dict[str, Any]) -> Tensor:
+        logits: Tensor = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        return logits
+
+    def summarize(self, values: Values) -> dict[str, float]:
+        metrics = sentence_metrics(self.metric_names, values["prediction"], values["label"])
+        return {"loss": float(values["loss"].mean()), **metrics}
+
+    def headline(self, metrics: dict[str, float]) -> str:
+        names = ("accuracy", *NAMES)
+        shown = [f"{NAMES.get(name, name)} {metrics[name]:.2%}" for name in names if name in metrics]
+        return f"{', '.join(shown)}, validation loss {metrics['loss']:.4f}"
+
+    def layerwise_batch(self, samples: list[Any]) -> list[Tensor]:
+        return [torch.tensor([sample["input_ids"]]) for sample in samples]  # one by one: padding would be measured too
+
+    # Evaluation
+
+    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> SentenceReport:
+        """Measure a split, or every validation split."""
+        expect_model(model, CrateForSequenceClassification, self.recipe.task)
+        check_tokenizer(self.tokenizer, model.config)
+        self._check_classes(model)
+        scores, split = {}, reading.get("split")
+        for name in list(self.data.sentences.validation) if split is None else [split]:
+            dataset = self._filled(name)
+            values = self.measure_batches(model, self.loaded(model, dataset, reading))
+            scores[name] = {**self.summarize(values), "rows": len(dataset)}
+        return SentenceReport(data=self.data.sentences.name, splits=scores)
+
+    def _filled(self, split: str) -> SentenceDataset:
+        dataset = self.dataset(split)
+        if len(dataset) == 0:
+            raise CrateError(f"the {split} split of {self.data.sentences.name} is empty; use another --split")
+        return dataset
+
+    def _check_classes(self, model: CratePreTrainedModel) -> None:
+        classes, sentences = tuple((model.config.id2label or {}).values()), self.data.sentences
+        numbers = tuple(map(str, range(len(classes))))
+        if sentences.classes not in (None, classes, numbers):  # bare numbers are taken as the model's own classes
+            raise CrateError(
+                f"the classes of {sentences.name} are {', '.join(sentences.classes)}; "
+                f"the model's are {', '.join(classes)}, in this order"
+            )
+
+    def baseline(self, split: str | None = None, progress: Progress | None = None) -> dict[str, dict[str, float]]:
+        """Measure logistic regression on the words of the sentences, on a split or on every validation split."""
+        sentences = self.data.sentences
+        scores = {}
+        for name in list(sentences.validation) if split is None else [split]:
+            rows = choose_split(sentences.name, self.splits, name)
+            scores[name] = bag_of_words_metrics(
+                sentences.train, rows, sentences.columns, self.metric_names, label_column=sentences.label_column
+            )
+            if progress is not None:
+                progress(1)
+        return scores
+
+    # Prediction and inspection
+
+    def predict(self, model: CratePreTrainedModel, inputs: Sequence[Any]) -> list[Any]:
+        """Return for every sentence or pair its classes with probabilities, or the predicted number."""
+        expect_model(model, CrateForSequenceClassification, self.recipe.task)
+        check_tokenizer(self.tokenizer, model.config)
+        texts = [(text,) if isinstance(text, str) else tuple(text) for text in inputs]
+        length = self.recipe.text.max_length
+        batch = self.collate([self.tokenizer(*text, truncation=True, max_length=length) for text in texts])
+        with eval_mode(model), torch.inference_mode():
+            logits = self._logits(model, {name: ids.to(model.device) for name, ids in batch.items()}).float()
+        return logits[:, 0].tolist() if logits.shape[1] == 1 else labeled_scores(model, logits.softmax(-1))
+
+    def samples(self, split: str | None, limit: int) -> Samples:
+        split = split or next(iter(self.data.sentences.validation))
+        return Samples(self.data.sentences.name, split, min(limit, len(self._filled(split))))
+
+    def batches(
+        self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]
+    ) -> Iterator[dict[str, Tensor]]:
+        del reader  # models are compared only if their tokenizers are equal
+        dataset = self._filled(reading.get("split") or next(iter(self.data.sentences.validation)))
+        for part in spread(len(dataset), reading):
+            batch = self.collate(dataset.__getitems__(part))
+            yield {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
+            reading.get("progress", no_progress)(len(part))
+
+
+def _check_head(logits: Tensor, labels: Tensor) -> None:
+    """Refuse labels that the head was not trained for."""
+    outputs = logits.shape[1]
+    if labels.is_floating_point() != (outputs == 1):
+        kind = "numbers" if labels.is_floating_point() else "classes"
+        raise CrateError(f"the model has {outputs} outputs, but the labels are {kind}; use data like its training data")
+    if outputs > 1 and int(labels.max()) >= outputs:
+        raise CrateError(f"the model has {outputs} classes, but there is a label {int(labels.max())}")

@@ -1,0 +1,153 @@
+"""Tasks on text: the tokenizer, the model that fits it, and samples for inspection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch.utils.data import DataLoader
+
+from .._files import atomic_folder
+from ..data import Documents, check_tokenizer, id_count, load_tokenizer
+from ..errors import CrateError, unknown_name
+from ..models.base import CratePreTrainedModel
+from ..models.config import CrateConfig
+from ..models.presets import create_model
+from ..recipes.schema import MUST_GIVE
+from .base import Reading, Task, no_progress
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class TextTask(Task):
+    """Learning from text."""
+
+    sample_unit: ClassVar[str] = "seq"
+    modality: ClassVar[str] = "text"
+    default_split: ClassVar[str] = "validation"
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of the run or of the saved model, or the one that opening the data builds."""
+        saved = self._saved_tokenizer()
+        if saved is None and self.recipe.data.name == MUST_GIVE:
+            raise CrateError(f"{self.paths.source}: there is no tokenizer; save it beside the weights, or give a run")
+        return self.data.tokenizer if saved is None else saved
+
+    def _saved_tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """Return the tokenizer kept in the run, or for a model outside of runs the one beside its weights."""
+        if self.paths.tokenizer is not None:
+            return saved_tokenizer(self.paths.tokenizer)
+        return None if self.paths.source is None else saved_tokenizer(self.paths.source)
+
+    @property
+    def processor(self) -> Any:
+        return self.tokenizer
+
+    def loaded(self, model: CratePreTrainedModel, dataset: Any, reading: Reading) -> Iterator[dict[str, Any]]:
+        """Yield the batches of a dataset as evaluation reads them, on the model's device."""
+        options: dict[str, Any] = {"collate_fn": self.collate, "generator": torch.Generator()}  # not the global one
+        for batch in DataLoader(dataset, reading.get("batch_size", 64), **options):
+            prepared = self.prepare(batch, None, model)
+            yield {name: value.to(model.device) for name, value in prepared.items()}
+            reading.get("progress", no_progress)(len(batch["input_ids"]))
+
+    def data_source(self) -> dict[str, Any]:
+        """Return the arguments of `load_text` and `load_sentences` that say which data to open."""
+        section = self.recipe.data
+        return {"name": self.recipe.data_name, "path": section.path, "split_seed": section.split_seed}
+
+    def build_tokenizer(
+        self, texts: Documents | Iterable[str], kind: Literal["masked", "causal"]
+    ) -> PreTrainedTokenizerBase:
+        """Return the tokenizer of the run: the one kept in its folder, or a new one, which is then kept there."""
+        kept, saved = self.paths.tokenizer, self._saved_tokenizer()
+        if saved is not None:
+            return saved
+        tokenizer = self._new_tokenizer(texts, kind)
+        if kept is None:
+            return tokenizer
+        with atomic_folder(kept) as draft:
+            tokenizer.save_pretrained(draft)
+        return load_tokenizer(str(kept))
+
+    def _new_tokenizer(self, texts: Documents | Iterable[str], kind: Literal["masked", "causal"]) -> Any:
+        """Return the tokenizer that the recipe names, or that of the source model; they must not differ."""
+        source, name = self.paths.source, self.recipe.text.tokenizer
+        own = None if source is None else saved_tokenizer(source)
+        if name is None and source is not None:
+            if own is None:
+                raise CrateError(
+                    f"model.from={source}: the source has no tokenizer; name the one it was trained with in "
+                    "text.tokenizer, or start from another model"
+                )
+            return own
+        tokenizer = load_tokenizer(name or "bytes", texts, kind=kind, vocab_size=self.recipe.text.vocab_size)
+        if own is not None and tokenizer.get_vocab() != own.get_vocab():
+            raise CrateError(
+                f"text.tokenizer={name}: its vocabulary differs from that of model.from={source}; "
+                "use text.tokenizer=null to take the source's tokenizer"
+            )
+        return tokenizer
+
+    def build_language_model(self, kind: type[CratePreTrainedModel], example: str) -> CratePreTrainedModel:
+        """Build the language model of the recipe, new or to continue training, with an embedding for every id."""
+        section, source, block = self.recipe.model, self.paths.source, self.recipe.text.block
+        if source is None:
+            model = create_model(section.name, **{**token_fields(self.tokenizer, block), **section.config})
+        elif section.config:
+            raise CrateError("model.from: training continues with the model as it is; leave out model.config")
+        else:
+            model = self.load_source()
+        if not isinstance(model, kind):
+            raise CrateError(f"model {source or section.name}: task {self.recipe.task} needs a model such as {example}")
+        check_context(model.config, self.tokenizer, "text.block", block)
+        return model
+
+
+def saved_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
+    """Return the tokenizer saved beside the weights in a folder or a hub repository, or None."""
+    path = Path(source)
+    local = path.is_dir() or isinstance(source, Path)
+    if path.is_file() or (local and not (path / "tokenizer_config.json").is_file()):
+        return None
+    try:
+        return load_tokenizer(str(source))
+    except CrateError:
+        if path.is_dir():  # the tokenizer is there, but damaged
+            raise
+        return None
+
+
+def token_fields(tokenizer: PreTrainedTokenizerBase, length: int) -> dict[str, Any]:
+    """Return the config fields that follow from the tokenizer and the context length."""
+    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    return {"vocab_size": id_count(tokenizer), "max_position_embeddings": length, **ids}
+
+
+def check_context(config: CrateConfig, tokenizer: PreTrainedTokenizerBase, key: str, length: int) -> None:
+    """Refuse a tokenizer or a context length that does not fit the model."""
+    check_tokenizer(tokenizer, config)
+    if length > config.max_tokens:
+        raise CrateError(f"{key} is {length}, but the model has positions for {config.max_tokens} tokens; lower {key}")
+
+
+def choose_split(name: str, splits: dict[str, Any], split: str) -> Any:
+    """Return a split of a dataset by name; a missing or empty one is an error."""
+    if split not in splits:
+        raise unknown_name("split", split, splits)
+    if splits[split] is None:
+        raise CrateError(f"{name} has no {split} split; use --split validation")
+    return splits[split]
+
+
+def spread(total: int, reading: Reading) -> Iterator[list[int]]:
+    """Yield batches of indices spread evenly over a dataset, at most the limit of them."""
+    count, size = min(reading.get("limit", total), total), reading.get("batch_size", 64)
+    indices = [number * total // count for number in range(count)]
+    for start in range(0, count, size):
+        yield indices[start : start + size]

@@ -1,0 +1,236 @@
+"""Claims about layers as steps of the structured ODEs, and about the decoder as their inverse (paper 3.2, 3.3, B.4)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.func import vjp
+
+from codingrate.objective import random_bases, subspace_coding_rate, subspace_coding_rate_gradient
+from codingrate.operators.inverse import inversion_error
+
+from ..diffusion import geometric_times, structured_flow, structured_solution
+from . import figures as fig
+from .diffusion import precision, uncorrelated
+from .frame import Finding, Trial, claim, judge
+from .measure import EXACT, power_law, relative
+
+BETA = 8.0
+LAYERS = (10, 20, 40, 80)  # with κβL = 1 in every case
+K, D, P = 3, 17, 5  # sizes of the inversion claims; two dimensions belong to no subspace
+
+
+def draw_tokens(trial: Trial) -> tuple[Tensor, Tensor, float]:
+    """Draw tokens z (n, d) of B.3's model; return them, the bases and the ε for which β = 8."""
+    model, sample = uncorrelated(trial.generator(), 0.3, *trial.choose((16, 4, 32), (48, 6, 64)))
+    return sample.tokens, model.bases, precision(BETA, sample.tokens, model.bases)
+
+
+def layers(z: Tensor, bases: Tensor, eps: float, step: float, count: int) -> Tensor:
+    """Return Z, Z + step ∇R^c(Z), … through `count` layers, (count + 1, n, d)."""
+    path = [z]
+    for _ in range(count):
+        path.append(path[-1] + step * subspace_coding_rate_gradient(path[-1], bases, eps))
+    return torch.stack(path)
+
+
+@claim(section="B.4", equation="t_{ℓ+1} = (1 + 2κ)t_ℓ")
+def geometric_grid(trial: Trial) -> Finding:
+    """On times t_{ℓ+1} = (1 + 2κ)t_ℓ the first-order step of the structured diffusion is Z + κ∇R^c(Z) at every ℓ.
+
+    It is an identity, so both sides must be equal to √ε of float64. The paper adds that denoising works in the same
+    way. But the reversed times give steps of κ/(1 + 2κ), and times of ratio 1 − 2κ give Z − κ∇R^c(Z). Both must be
+    equal to √ε too. (t_1 is T/(1 + 2κ)^{L−1}; the paper's exponent L is one too large.)
+    """
+    z, bases, eps = draw_tokens(trial)
+    kappa, count = 0.05, 8
+    up = geometric_times(0.01, kappa, count + 1)
+
+    def error(grid: Tensor, step: float) -> float:
+        return relative(structured_flow(z, bases, grid, eps), layers(z, bases, eps, step, count))
+
+    errors = {
+        "diffusion": error(up, kappa),
+        "backwards": error(up.flip(0), -kappa / (1 + 2 * kappa)),
+        "denoising": error(geometric_times(0.01, -kappa, count + 1), -kappa),
+    }
+    return Finding(
+        "steps of κ; of κ/(1 + 2κ) on the reversed times, of κ on ratio 1 − 2κ; to 1.5e-8",
+        ", ".join(f"{name} {error:.0e}" for name, error in errors.items()),
+        judge(max(errors.values()) < EXACT),
+        numbers=errors,
+    )
+
+
+@claim(section="B.4", equation="eq:structured_diffusion_discretized")
+def structured_first_order(trial: Trial) -> Finding:
+    """Steps of κ∇R^c on the geometric grid are a first-order discretization of the structured ODEs, both ways.
+
+    At fixed T/t_1 (here κβL ≈ 1) the distance to the exact solution, Wright's function of the singular values, must
+    fall with slope 1 in κ. Corrections are of relative size κβ ≤ 0.1, so slopes must agree to 0.1.
+    """
+    z, bases, eps = draw_tokens(trial)
+    span = 2 / BETA  # log T/t_1
+    kappas, errors = [], []
+    for count in LAYERS:
+        kappas.append(math.expm1(span / count) / 2)
+        up = geometric_times(math.exp(-span), kappas[-1], count + 1)
+        ends = [structured_flow(z, bases, grid, eps)[-1] for grid in (up, up.flip(0))]
+        exact = [structured_solution(z, bases, math.exp(sign * span), eps) for sign in (1, -1)]
+        errors.append([relative(end, true) for end, true in zip(ends, exact, strict=True)])
+    columns = [list(column) for column in zip(*errors, strict=True)]
+    slopes = [power_law(kappas, column).exponent for column in columns]
+    curves = [(kappas, c, 1, f"{n}; line: slope 1") for n, c in zip(("diffusion", "denoising"), columns, strict=True)]
+    return Finding(
+        "slope 1 in κ, for diffusion and denoising",
+        f"slopes {slopes[0]:.3f} and {slopes[1]:.3f}; error {columns[0][-1]:.1e} with {LAYERS[-1]} layers",
+        judge(all(abs(slope - 1) < 0.1 for slope in slopes)),
+        numbers={"slope_diffusion": slopes[0], "slope_denoising": slopes[1]},
+        draw=fig.figure(fig.laws("distance from the exact solution", "κ", "relative error at the end", *curves)),
+    )
+
+
+@claim(section="3.2", equation="eq:compression_ode", expected="holds in range")
+def compression_descends(trial: Trial) -> Finding:
+    """The structured denoising ODE compresses: R^c falls along it, and along its layers Z − κ∇R^c(Z).
+
+    Along the ODE dR^c/du = −½‖∇R^c‖² with u = log T/(T−t). It is measured by a central difference of half width
+    h = 0.001, with an error of h²β². For orthogonal subspaces ∇R^c is β-Lipschitz (its Hessian is at most β, and β at
+    Z = 0). So R^c cannot rise in a layer with κβ < 2, at any Z, and it must rise near Z = 0 for κβ > 2.
+    """
+    z, bases, eps = draw_tokens(trial)
+    h, drops = 1e-3, []
+    for clock in (0.05, 0.2, 0.5):
+        before, here, after = (structured_solution(z, bases, math.exp(-clock + s), eps) for s in (h, 0.0, -h))
+        change = float(subspace_coding_rate(after, bases, eps) - subspace_coding_rate(before, bases, eps)) / (2 * h)
+        energy = float(subspace_coding_rate_gradient(here, bases, eps).square().sum())
+        drops.append(abs(change / (-energy / 2) - 1))
+
+    def worst_rise(strength: float) -> float:
+        """Return the largest relative rise of R^c in a layer with κβ = strength, from tokens of several sizes."""
+        paths = torch.stack([layers(scale * z, bases, eps, -strength / BETA, 20) for scale in (3.0, 1.0, 0.3, 0.01)])
+        rate = subspace_coding_rate(paths, bases, eps)
+        nonzero = rate[:, :-1] > EXACT * rate[:, :1]  # leave out rates that are zero up to rounding
+        return float((rate[:, 1:] / rate[:, :-1] - 1)[nonzero].max())
+
+    rises = {strength: worst_rise(strength) for strength in (0.1, 0.5, 1.0, 1.5, 1.9, 2.1)}
+    ok = max(drops) < (h * BETA) ** 2 and all(rise < 0 for strength, rise in rises.items() if strength < 2)
+    curves = []
+    for strength in (0.5, 1.9, 2.1):
+        path = layers(0.3 * z, bases, eps, -strength / BETA, 30)
+        curves.append((range(31), subspace_coding_rate(path, bases, eps), f"κβ = {strength}"))
+    labels = ("R^c by layer, tokens of size 0.3", "layer ℓ", "R^c")
+    return Finding(
+        "dR^c/du = −½‖∇R^c‖²; in layers a fall for κβ < 2, a rise for κβ = 2.1",
+        f"derivative to {max(drops):.0e}; a layer adds at most {rises[1.9]:+.1%} at κβ = 1.9, {rises[2.1]:+.1%} at 2.1",
+        judge(ok, everywhere=rises[2.1] <= 0),
+        "in layers κβ < 2, that is κ < 2nε²/p",
+        {"derivative_error": max(drops)} | {f"rise_{strength:g}": rise for strength, rise in rises.items()},
+        fig.figure(fig.lines(labels, *curves, scale="semilogy", style="-")),
+    )
+
+
+@claim(section="3.3", equation="eq:structured_diffusion_discretized")
+def structured_round_trip(trial: Trial) -> Finding:
+    """Structured diffusion undoes structured denoising; layer by layer they are approximate mutual inverses.
+
+    Z' = Z − κ∇R^c(Z) followed by Z' + κ∇R^c(Z') leaves −κ²∇²R^c[∇R^c] + O(κ³). So one layer has slope 2 in κ with that
+    constant, and L layers with κβL = 1 have slope 1. Corrections are of relative size κβ ≤ 0.1, so slopes must agree to
+    0.1, and the constant at the smallest κβ = 1/80 to 0.05.
+    """
+    z, bases, eps = draw_tokens(trial)
+    gradient, pull_back, *_ = vjp(lambda x: subspace_coding_rate_gradient(x, bases, eps), z)
+    (curved,) = pull_back(gradient)  # ∇²R^c[∇R^c]
+    kappas = [1 / (BETA * count) for count in LAYERS]
+
+    def error(kappa: float, count: int) -> float:
+        down = structured_flow(z, bases, geometric_times(1.0, -kappa, count + 1), eps)[-1]
+        return relative(structured_flow(down, bases, geometric_times(1.0, kappa, count + 1), eps)[-1], z)
+
+    single = [error(kappa, 1) for kappa in kappas]
+    whole = [error(kappa, count) for kappa, count in zip(kappas, LAYERS, strict=True)]
+    constant = single[-1] / (kappas[-1] ** 2 * float(torch.linalg.norm(curved) / torch.linalg.norm(z)))
+    layer, trip = power_law(kappas, single).exponent, power_law(kappas, whole).exponent
+    curves = [(kappas, single, 2, "one layer; line: slope 2"), (kappas, whole, 1, "κβL = 1; line: slope 1")]
+    return Finding(
+        "slope 2 in κ per layer, constant ‖∇²R^c[∇R^c]‖; slope 1 over κβL = 1",
+        f"slope {layer:.3f}, constant × {constant:.3f}; slope {trip:.3f}, error {whole[-1]:.2%} in {LAYERS[-1]} layers",
+        judge(abs(layer - 2) < 0.1 and abs(trip - 1) < 0.1 and abs(constant - 1) < 0.05),
+        numbers={"slope_layer": layer, "constant_layer": constant, "slope_trip": trip},
+        draw=fig.figure(fig.laws("denoise, then diffuse", "κ", "‖result − Z‖ / ‖Z‖", *curves)),
+    )
+
+
+def error(trial: Trial, sigma: float, step: float, sparsity: float = 0.0, *, adjoint: bool = False) -> float:
+    """Return ‖g(f(Z)) − Z‖/‖Z‖, with the same tokens and the same noise in every call."""
+    generator, n = trial.generator(), trial.choose(1000, 3000)
+    bases = random_bases(K, D, P, generator=generator, dtype=torch.float64)
+    return inversion_error(bases, n, sigma, step, sparsity, adjoint=adjoint, generator=generator)
+
+
+@claim(section="3.3", equation="eq:def_decoder_layer")
+def attention_inverts(trial: Trial) -> Finding:
+    """Z − MSSA(Z | U) inverts Z + MSSA(Z | U): the structured diffusion step undoes the structured denoising step.
+
+    With S = MSSA, (I − S)(Z + S(Z)) − Z = S(Z) − S(Z + S(Z)), which is of second order in the step β. So without noise
+    and threshold the error has slope 2 in β, up to the largest β, the relative size of the next term.
+    """
+    steps = [0.04, 0.02, 0.01, 0.005]
+    errors = [error(trial, 0.0, step) for step in steps]
+    fit = power_law(steps, errors)
+    curve = (steps, errors, 2, "measured; line: slope 2")
+    return Finding(
+        f"slope 2 ± {max(steps):g} in β",
+        f"slope {fit.exponent:.3f}, error {fit.constant:.2f} β²",
+        judge(abs(fit.exponent - 2) <= max(steps)),
+        numbers={"slope": fit.exponent, "constant": fit.constant},
+        draw=fig.figure(fig.laws("no noise, λ = 0", "β", "‖g(f(Z)) − Z‖/‖Z‖", curve)),
+    )
+
+
+@claim(section="3.3", equation="eq:def_decoder_layer", expected="holds in range")
+def layers_invert(trial: Trial) -> Finding:
+    """g with V = U, E = D inverts f = ISTA(Z + MSSA(Z)): consistency of the autoencoder, up to the noise it removes.
+
+    The prediction is derived for an orthogonal D that contains the bases, η = 1 and codes |α|. The threshold moves
+    every active atom by λ, so the error tends to λ. ISTA cuts the negative half of the d − p coordinates that hold only
+    noise, which gives σ√((d − p)/2p). Atoms below λ move by less, a share of about λ ≤ 2 %, and 5,000 codes average to
+    1 %, so both must agree to 5 %. The error due to λ does not vanish with σ, so the claim holds in a range.
+    """
+    rate = math.sqrt((D - P) / (2 * P))
+    noise = [error(trial, sigma, 0.0) / sigma for sigma in (0.03, 0.01, 0.003)]
+    threshold = [error(trial, 0.0, 0.0, lam) / lam for lam in (0.02, 0.01, 0.003)]
+    sigmas, step, lam = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001), 0.01, 0.02
+    whole = [error(trial, sigma, step, lam) for sigma in sigmas]
+    floor = error(trial, 0.0, step, lam)
+    ok = all(abs(v / rate - 1) <= 0.05 for v in noise) and all(abs(v - 1) <= 0.05 for v in threshold)
+    title, axis = f"‖g(f(Z)) − Z‖/‖Z‖, β = {step}, λ = {lam}", "σ (dashed: error due to λ and β)"
+    curve = (sigmas, whole, [rate * s for s in sigmas], "measured; line: σ√((d − p)/2p)")
+    return Finding(
+        f"{rate:.3f} σ from noise, 1 λ from the threshold",
+        f"{noise[-1]:.3f} σ, {threshold[-1]:.3f} λ; with β = {step:g}, λ = {lam:g} it falls to {floor:.3f}",
+        judge(ok, everywhere=False),
+        f"up to λ + O(β): {floor:.3f} remains as σ → 0",
+        {"noise": noise[-1], "noise_predicted": rate, "threshold": threshold[-1], "floor": floor},
+        fig.figure(fig.laws(title, axis, "relative error", curve, level=floor)),
+    )
+
+
+@claim(section="3.3", equation="Remark, lack of weight-tying", expected="fails")
+def adjoint_preset(trial: Trial) -> Finding:
+    """The derivation suggests the pre-set values V^ℓ = U^{L−ℓ} and E^ℓ = (D^{L−ℓ})*.
+
+    With these values g must bring tokens closer to Z than the answer 0, which has a relative error of 1, as the noise
+    goes to 0. But f codes Z as D*Z (Z^{ℓ+½} = DZ^{ℓ+1}), so D* rotates it once more; unrelated vectors are √2 apart.
+    """
+    errors = {adjoint: [error(trial, s, 0.001, adjoint=adjoint) for s in (0.1, 0.01, 0.0)] for adjoint in (True, False)}
+    best, mirror = min(errors[True]), errors[False][-1]
+    return Finding(
+        "relative error < 1 as σ → 0",
+        f"{best:.2f} with E = D*, {mirror:.1e} with E = D",
+        judge(best < 1),
+        "E = D is the inverse, by the paper's own Z^{ℓ+½} = DZ^{ℓ+1}",
+        {"adjoint": best, "dictionary": mirror},
+    )

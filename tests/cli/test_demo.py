@@ -1,0 +1,32 @@
+"""`crate demo`."""
+
+from __future__ import annotations
+
+import pytest
+from PIL import Image
+
+from codingrate.cli import demo
+
+from .conftest import check_refusal, crate_json
+
+
+@pytest.mark.slow
+def test_demo_trains_both_models_and_measures_every_layer(capsys, tmp_path):
+    result = crate_json(capsys, "demo", "--epochs", 1, "--output", tmp_path / "demo")
+    assert 0.1 < result["models"]["crate"]["accuracy"] <= 1
+    assert result["models"]["crate"]["parameters"] < result["models"]["vit"]["parameters"]
+    layers = result["layers"]["crate"]
+    assert [row["layer"] for row in layers if row["epoch"] == 0] == list(range(1, 7))
+    assert {row["epoch"] for row in layers} == {0, 1}
+    assert all(0 < row["nonzero"] < 1 and row["compression"] > 0 for row in layers)
+    with Image.open(result["picture"]) as picture:
+        assert picture.width > 500
+    assert [path.name for path in (tmp_path / "demo").iterdir()] == ["layers.png"], "nothing else is left behind"
+    demo.show(result)
+    text = capsys.readouterr().out
+    assert f"{layers[0]['compression']:.1f}" in text, "the table shows what was measured"
+    assert "Measured here: with depth, R^c" in text
+
+
+def test_demo_refuses_a_negative_length(capsys, tmp_path):
+    check_refusal(capsys, ["demo", "--epochs", -1, "--output", tmp_path / "demo"], 1, "schedule.epochs is -1")

@@ -1,0 +1,399 @@
+"""`crate evaluate`, `imagenet-real`, `detect` and `probe`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from codingrate import create_model
+from codingrate.data import Augment, load_images, load_voc
+from codingrate.evaluation import extract_features, knn_probe, pixel_features, voc_overlap
+from codingrate.inspection import find_objects, square_input, trace
+from codingrate.models import CrateConfig, CrateForCausalLM, CrateForImageClassification
+from codingrate.recipes import load_recipe, save_recipe
+from codingrate.runs import Run
+from tests.data.conftest import picture, write_classes
+
+from .conftest import check_refusal, crate, crate_json, disc_image, last_evaluation, toy, train_toy
+
+# evaluate: images
+
+
+def test_evaluate_agrees_with_training(capsys, digits_run, tmp_path):
+    report = crate_json(capsys, "evaluate", digits_run, "--output", tmp_path / "report")
+    last = last_evaluation(digits_run)
+    assert report["top1"] == pytest.approx(last["eval_top1"], abs=1e-9)
+    assert report["top5"] == pytest.approx(last["eval_top5"], abs=1e-9)
+    assert report["loss"] == pytest.approx(last["eval_loss"], rel=1e-5)
+    about = {"run": str(digits_run), "checkpoint": "last", "data": "digits", "split": "test", "images": 359}
+    assert {name: report[name] for name in about} == about
+    assert report["folder"] == str(tmp_path / "report")
+    assert (tmp_path / "report" / "confusion.png").stat().st_size > 1000
+
+
+def test_evaluate_prints_a_table(capsys, digits_run):
+    options = ("--split", "train", "--checkpoint", "best", "--batch-size", 100)
+    code, out, _ = crate(capsys, "evaluate", digits_run, *options)
+    assert code == 0
+    assert "checkpoint best, train split" in " ".join(out.split())
+    assert "1,438 images" in out
+    assert len(re.findall(r"│ \d ", out)) == 10, "a row for every class"
+    assert (digits_run / "evaluation" / "confusion.png").is_file()
+
+
+def test_evaluate_reads_the_checkpoint_of_a_step(capsys, tmp_path):
+    run = train_toy(tmp_path / "run", {"schedule.steps": 3, "run.checkpoint_steps": 1, "run.save_total_limit": 3})
+    losses = {step: crate_json(capsys, "evaluate", run, "--checkpoint", step)["loss"] for step in ("1", "3", "last")}
+    assert losses["3"] == losses["last"] != losses["1"]
+    assert losses["1"] == Run(run).evaluate(checkpoint=1).loss
+    check_refusal(capsys, ["evaluate", run, "--checkpoint", 7], 1, "no saved model for checkpoint 7")
+
+
+def test_evaluate_measures_all_of_other_data(capsys, digits_run, tmp_path):
+    data = write_classes(tmp_path / "data", {str(digit): 2 for digit in range(10)})
+    report = crate_json(capsys, "evaluate", digits_run, "--data", data, "--output", tmp_path / "report")
+    assert report["images"] == 20
+    assert report["data"] == str(data)
+
+
+def test_evaluate_gives_the_loss_of_an_autoencoder(capsys, mae_run, tmp_path):
+    report = crate_json(capsys, "evaluate", mae_run, "--output", tmp_path / "found")
+    assert report["loss"] == pytest.approx(last_evaluation(mae_run)["eval_loss"], rel=1e-5)
+    assert (report["images"], report["split"]) == (359, "test")
+    assert json.loads((tmp_path / "found" / "metrics.json").read_text())["loss"] == report["loss"]
+    code, out, _ = crate(capsys, "evaluate", mae_run, "--split", "train", "--output", tmp_path / "found")
+    assert code == 0
+    assert "over 1,438 images" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["RUN", "--checkpoint", "lats"], 2, "'lats' must be last, best or a training step"),
+        (["RUN", "--split", "tset"], 1, "did you mean 'test'"),
+        (["RUN", "--batch-size", "0"], 2, "--batch-size"),
+        (["RUN", "--data", "no-such-folder/"], 1, "no-such-folder"),
+        (["RUN", "--data", "TWO"], 1, "the model has 10 classes, but"),
+        (["RUN", "--baseline"], 1, "use crate probe --baseline"),
+        (["DINO"], 1, "crate probe"),
+        (["GPT", "--split", "tset"], 1, "did you mean 'test'"),
+        (["BERT", "--data", "BINARY"], 1, "binary.txt is not plain text"),
+        (["nowhere"], 1, "unknown run folder, checkpoint file or model 'nowhere'"),
+        (["RUN/model"], 1, "there is no saved model for checkpoint 'last'"),
+        (["UNTRAINED"], 1, "there is no saved model for checkpoint 'last'"),
+        ([], 2, "'run'"),
+    ],
+    ids=str,
+)
+def test_evaluate_refuses(capsys, digits_run, dino_run, gpt, bert, tmp_path, arguments, code, message):
+    (tmp_path / "untrained").mkdir()
+    shutil.copy(digits_run / "recipe.yaml", tmp_path / "untrained")
+    write_classes(tmp_path / "two", {"ape": 4, "bee": 4})
+    (tmp_path / "binary.txt").write_bytes(b"\x00\x01\x02" * 50)
+    paths = {
+        "RUN": digits_run, "DINO": dino_run, "GPT": gpt, "BERT": bert, "RUN/model": digits_run / "model",
+        "UNTRAINED": tmp_path / "untrained", "TWO": tmp_path / "two", "BINARY": tmp_path / "binary.txt",
+    }  # fmt: skip
+    check_refusal(capsys, ["evaluate", *(paths.get(argument, argument) for argument in arguments)], code, message)
+
+
+# evaluate: text (labeled sentences: see the tests of `crate glue`)
+
+
+def test_evaluate_of_a_causal_model_is_its_perplexity(capsys, gpt, tmp_path):
+    report = crate_json(capsys, "evaluate", gpt, "--output", tmp_path / "report")
+    assert report["cross_entropy"] == crate_json(capsys, "perplexity", gpt)["cross_entropy"]
+    assert json.loads((tmp_path / "report" / "metrics.json").read_text())["tokens"] == report["tokens"]
+    code, out, _ = crate(capsys, "evaluate", gpt, "--output", tmp_path / "report")
+    assert code == 0
+    assert f"{report['cross_entropy']:.4f} nats per token" in out
+
+
+def test_evaluate_of_a_masked_model_agrees_with_training(capsys, bert, tmp_path):
+    call = ["evaluate", bert, "--baseline", "--output", tmp_path / "report"]
+    report, last = crate_json(capsys, *call), last_evaluation(bert)
+    assert report["cross_entropy"] == pytest.approx(last["eval_loss"], rel=1e-5)
+    assert report["accuracy"] == pytest.approx(last["eval_accuracy"], rel=1e-5)
+    unigram = report["baseline"]["unigram"]["cross_entropy"]
+    assert 2 < unigram < 3, "a few letters"
+    code, out, _ = crate(capsys, *call)
+    assert code == 0
+    assert f"baseline unigram: cross_entropy {unigram:.4f}" in out
+
+
+def test_evaluate_says_which_text_was_measured(capsys, gpt, bert, tmp_path):
+    (tmp_path / "other.txt").write_bytes((gpt.parent / "text" / "test.txt").read_bytes())
+    for run in (gpt, bert):
+        own = crate_json(capsys, "evaluate", run, "--split", "test", "--output", tmp_path / "report")
+        other = crate_json(capsys, "evaluate", run, "--data", tmp_path / "other.txt", "--output", tmp_path / "report")
+        assert own["cross_entropy"] == other["cross_entropy"], "the whole file is measured"
+        assert (own["data"], own["split"]) == (str(run.parent / "text"), "test")
+        assert (other["data"], other["split"]) == (str(tmp_path / "other.txt"), "validation")
+
+
+def test_a_baseline_and_other_data_do_not_mix(capsys, gpt, tmp_path):
+    (tmp_path / "other.txt").write_text("another text, " * 30)
+    call = ["evaluate", gpt, "--baseline", "--data", tmp_path / "other.txt", "--output", tmp_path / "report"]
+    check_refusal(capsys, call, 1, "--baseline")
+
+
+# imagenet-real
+
+
+@pytest.fixture
+def imagenet(tmp_path):
+    """A run on two classes whose images have the file names of ImageNet's validation set, and their ReaL labels."""
+    root, labels = tmp_path / "images", []
+    for number in range(8):
+        folder = root / f"class {number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        picture(number).save(folder / f"ILSVRC2012_val_{number + 1:08}.png")
+        labels.append([] if number == 3 else [0, 1] if number == 4 else [1 - number // 4])
+    (tmp_path / "real.json").write_text(json.dumps(labels))
+    recipe = toy({"data.name": str(root), "augment.channels": 3, "data.test_share": 1.0})
+    save_recipe(recipe, tmp_path / "run" / "recipe.yaml")
+    fields = {**recipe.model.config, "image_size": 8, "num_labels": 2, "id2label": {0: "class 0", 1: "class 1"}}
+    create_model("crate-tiny-patch16-224", **fields).save_pretrained(tmp_path / "run" / "model" / "last")
+    return tmp_path / "run", labels
+
+
+def test_real_labels_are_found_by_the_number_of_the_file(capsys, imagenet, tmp_path):
+    run, labels = imagenet
+    call = ["imagenet-real", run, tmp_path / "real.json", "--batch-size", 3]
+    report = crate_json(capsys, *call, "--output", tmp_path / "report")
+    files = [tmp_path / "images" / f"class {n % 2}" / f"ILSVRC2012_val_{n + 1:08}.png" for n in range(8)]
+    guesses = [int(answer[0]["label"][-1]) for answer in Run(run).predict(files)]
+    correct = [guess in accepted for guess, accepted in zip(guesses, labels, strict=True) if accepted]
+    assert report["real_top1"] == pytest.approx(sum(correct) / 7)
+    assert report["top1"] == pytest.approx(sum(guess == n % 2 for n, guess in enumerate(guesses)) / 8)
+    assert report["real_top1"] != report["top1"]
+    code, out, _ = crate(capsys, *call)
+    assert code == 0
+    assert f"ReaL {report['real_top1']:.2%}, top-1 {report['top1']:.2%}, 8 images" in out
+    assert json.loads((run / "evaluation" / "metrics.json").read_text())["real_top1"] == report["real_top1"]
+
+
+def test_imagenet_real_refuses(capsys, digits_run, gpt, imagenet, tmp_path):
+    labels = tmp_path / "real.json"
+    check_refusal(capsys, ["imagenet-real", digits_run, labels], 1, "has labels for 8 images, but the dataset has 359")
+    check_refusal(capsys, ["imagenet-real", gpt, labels], 1, "its task is causal-lm")
+    check_refusal(capsys, ["imagenet-real", imagenet[0], tmp_path / "none.json"], 1, "none.json")
+
+
+# detect
+
+QUICK = ("--threshold", 0.5, "--size", 96)
+
+
+@pytest.fixture
+def coco(tmp_path):
+    """Two images, each with the disc drawn as a polygon."""
+    root = tmp_path / "coco"
+    (root / "images").mkdir(parents=True)
+    image, disc = disc_image()
+    angles = np.linspace(0, 2 * np.pi, 200, endpoint=False)
+    polygon = np.stack([40.5 + 20 * np.cos(angles), 30.5 + 20 * np.sin(angles)], axis=1).ravel().tolist()
+    content = {"images": [], "annotations": []}
+    for number in range(2):
+        image.save(root / "images" / f"{number}.png")
+        content["images"].append({"id": number, "file_name": f"{number}.png", "width": 90, "height": 60})
+        thing = {"id": number + 1, "image_id": number, "bbox": [20.5, 10.5, 40, 40], "area": int(disc.sum())}
+        content["annotations"].append({**thing, "category_id": number, "segmentation": [polygon], "iscrowd": 0})
+    (root / "annotations.json").write_text(json.dumps(content))
+    return root
+
+
+def test_detect_finds_planted_objects(capsys, by_color, coco, tmp_path):
+    options = ("--data", coco, *QUICK, "--output", tmp_path / "out")
+    report = crate_json(capsys, "detect", by_color, *options)
+    assert (report["benchmark"], report["images"], report["objects"]) == ("coco", 2, 2)
+    assert (report["layer"], report["size"]) == (-2, 96)
+    assert report["mask"]["ap50"] == pytest.approx(1)
+    assert report["box"]["ap75"] == pytest.approx(1)
+    assert report["mask"]["ap"] > 0.8
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["box"] == report["box"]
+    assert len(json.loads((tmp_path / "out" / "detections.json").read_text())) == report["detections"]
+    code, out, _ = crate(capsys, "detect", by_color, *options, "--limit", 1, "--no-refine")
+    assert code == 0
+    assert "1 images, one class" in " ".join(out.split())
+
+
+def test_detect_takes_a_threshold_of_zero(capsys, by_color, coco, tmp_path):
+    """Zero is a threshold of its own, not the default of 0.15."""
+    report = crate_json(
+        capsys, "detect", by_color, "--data", coco, "--threshold", 0, "--size", 96, "--limit", 1,
+        "--no-refine", "--output", tmp_path / "out",
+    )  # fmt: skip
+    model = CrateForImageClassification.from_pretrained(by_color).eval()
+    zero, default = (
+        [part.score for part in find_objects(model, disc_image()[0], Augment(), side=96, refine=False, **options)]
+        for options in ({"threshold": 0.0}, {})
+    )
+    detections = json.loads((tmp_path / "out" / "detections.json").read_text())
+    assert [found["score"] for found in detections] == pytest.approx(zero)
+    assert zero != pytest.approx(default)
+    assert report["detections"] == len(zero)
+
+
+def write_voc(root, names=("a", "b"), split="val", size=(13, 11)):
+    """Write images in VOC's folders, each with a block of class 7, a block of class 2 and a void strip."""
+    for folder in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names):
+        picture(number, *size).save(root / "JPEGImages" / f"{name}.jpg")
+        labels = np.zeros(size[::-1], dtype=np.uint8)
+        labels[2:6, 3:8], labels[7:10, 3:8], labels[6] = 7, 2, 255
+        stored = Image.fromarray(labels).convert("P")
+        stored.putpalette([value for index in range(256) for value in (index, 0, 255 - index)])
+        stored.putdata(labels.ravel().tolist())
+        stored.save(root / "SegmentationClass" / f"{name}.png")
+    (root / "ImageSets" / "Segmentation" / f"{split}.txt").write_text("\n".join(names) + "\n")
+    return root
+
+
+def naive_maps(model, pixel_values, layer=-2):
+    """Return the class token's row of the attention inside the forward pass."""
+    side = pixel_values.shape[-1] // model.config.patch_size
+    weights = trace(model, pixel_values).attention(layer % 3)
+    return weights[:, :, 0, 1:].unflatten(-1, (side, side))
+
+
+def test_detect_measures_attention_maps_on_voc(capsys, by_color, tmp_path):
+    root = write_voc(tmp_path / "VOC2012", size=(40, 24))
+    options = ("--benchmark", "voc", "--data", root, "--size", 32, "--output", tmp_path / "out")
+    report = crate_json(capsys, "detect", by_color, *options)
+    model, pairs = CrateForImageClassification.from_pretrained(by_color).eval(), []
+    for entry in load_voc(root):
+        image, labels = entry.read()
+        pixels = square_input(model, image, Augment(), 32)[1]
+        pairs.append((naive_maps(model, pixels)[0].detach().numpy(), labels))
+    assert report["miou"] == pytest.approx(voc_overlap("voc", pairs, mass=0.6).miou)
+    assert sorted(report["per_class"]) == ["2", "7"]
+    code, out, _ = crate(capsys, "detect", by_color, *options, "--threshold", 0.9, "--layer", 0)
+    assert code == 0
+    assert "masks of 90% of the attention" in out
+
+
+def test_detect_refuses(capsys, by_color, coco, digits_run, gpt):
+    for model, options, code, message in (
+        (by_color, ["--benchmark", "cocoa", "--data", "."], 2, "'cocoa' is not one of"),
+        (by_color, [], 2, "--data"),
+        (by_color, ["--data", "nowhere"], 1, "nowhere: no such file or folder"),
+        (by_color, ["--benchmark", "voc", "--data", "nowhere"], 1, "nowhere: has no ImageSets/Segmentation"),
+        (digits_run, ["--data", coco], 1, "the model reads 1 channel; coco is in color"),
+        (gpt, ["--data", coco], 1, "reads text"),
+    ):
+        check_refusal(capsys, ["detect", model, *options], code, message)
+    Image.new("RGB", (9, 9)).save(coco / "images" / "1.png")
+    check_refusal(capsys, ["detect", by_color, "--data", coco, *QUICK], 1,
+                  "1.png: has 9 × 9 pixels, but its annotations are for 90 × 60")  # fmt: skip
+
+
+# probe
+
+BOTH = ["--baseline", "untrained", "--baseline", "pixels"]
+
+
+@pytest.fixture
+def probed(digits_run, tmp_path):
+    """A copy of the run on digits, to which features are written."""
+    return shutil.copytree(digits_run, tmp_path / "run")
+
+
+def test_probe_measures_trained_and_untrained_features_and_pixels(capsys, probed):
+    report = crate_json(capsys, "probe", probed, "--method", "knn", *BOTH)
+    about = {"run": str(probed), "checkpoint": "last", "data": "digits"}
+    assert {key: report[key] for key in about} == about
+    assert list(report["probes"]) == ["trained", "untrained", "pixels"]
+    digits, augment = load_images("digits"), load_recipe(str(probed / "recipe.yaml")).augment
+    model = CrateForImageClassification.from_pretrained(probed / "model" / "last")
+    for name, source in (
+        ("trained", lambda split: extract_features(model, digits, augment, split=split)),
+        ("pixels", lambda split: pixel_features(digits, augment, split=split)),
+    ):
+        expected, found = knn_probe(source("train"), source("test")), report["probes"][name]
+        assert (found["metrics"], found["chosen"]) == (expected.metrics, expected.chosen)
+        assert found["about"] == {**about, "features": name}
+        assert json.loads((probed / "probe" / f"knn-{name}.json").read_text()) == found
+    widths = {name: probe["width"] for name, probe in report["probes"].items()}
+    assert widths == {"trained": 24, "untrained": 24, "pixels": 64}
+    assert report["probes"]["untrained"]["metrics"] != report["probes"]["trained"]["metrics"]
+    assert len(list((probed / "features").iterdir())) == 6, "three kinds of features, two splits"
+
+
+def test_probe_always_draws_the_same_untrained_model(capsys, probed):
+    call = ["probe", probed, "--method", "knn", *BOTH, "--limit", 100]
+    first, second = (crate_json(capsys, *call)["probes"]["untrained"]["metrics"] for _ in range(2))
+    assert first == second
+    assert len(list((probed / "features").iterdir())) == 6
+
+
+def test_probe_prints_a_table(capsys, probed, tmp_path):
+    call = ["probe", probed, "--limit", 200, "--output", tmp_path / "out", "--cache", tmp_path / "kept"]
+    for method, letter, names in (
+        ("logistic", "C", ["trained"]),
+        ("knn", "k", ["trained", "untrained", "pixels"]),
+    ):
+        code, out, _ = crate(capsys, *call, "--method", method, *(BOTH if len(names) > 1 else []))
+        assert code == 0
+        assert f"checkpoint last, {method}" in " ".join(out.split())
+        for name in names:
+            report = json.loads((tmp_path / "out" / f"{method}-{name}.json").read_text())
+            (line,) = (line for line in out.splitlines() if line.startswith(f"│ {name} "))
+            assert f"{report['metrics']['top1']:.2%}" in line
+            assert f"{letter} = {report['chosen'][letter]:g} " in line
+    assert len(list((tmp_path / "kept").iterdir())) == 6
+    assert not (probed / "probe").exists()
+    assert not (probed / "features").exists()
+
+
+def test_probe_splits_other_data_and_chooses_among_ks(capsys, probed, tmp_path):
+    data = write_classes(tmp_path / "data", {"ant": 20, "bee": 20})
+    call = ["probe", probed, "--data", data, "--method", "knn", "--k", 3, "--k", 5]
+    report = crate_json(capsys, *call)["probes"]["trained"]
+    assert [row["k"] for row in report["table"]] == [3, 5]
+    assert report["images"] == {"train": 36, "test": 4}
+    assert report["metrics"]["top5"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["RUN", "--method", "knm"], 2, "'knm' is not one of"),
+        (["RUN", "--baseline", "pixel"], 2, "'pixel' is not one of"),
+        (["RUN", "--checkpoint", "lats"], 2, "'lats' must be last, best or a training step"),
+        (["nowhere"], 1, "unknown run folder, checkpoint file or model 'nowhere'"),
+        (["RUN", "--k", "3"], 2, "--k is only for --method knn"),
+        (["RUN", "--method", "knn", "--k", "0"], 2, "--k"),
+        (["RUN", "--method", "knn", "--k", "2000"], 1, "1438 training images are too few for k=2000"),
+        (["RUN", "--data", "RARE", "--method", "knn", "--limit", "5"], 1, "5 training images are too few for k=10"),
+        (["RUN", "--path", "x"], 1, "--path is the folder of the dataset that --data names; give both"),
+        (["RUN", "--data", "no-such-folder/"], 1, "no-such-folder"),
+        (["RUN", "--data", "ONE"], 1, "one class only"),
+        (["RUN", "--data", "RARE", "--limit", "2"], 1, "one class only"),
+        (["RUN", "--data", "RARE", "--limit", "3"], 1, "class 'bee' has a single training image"),
+        (["GPT"], 1, "CrateForCausalLM has no image features"),
+        (["LANGUAGE"], 1, "CrateForCausalLM has no image features"),
+        ([], 2, "'run'"),
+    ],
+    ids=str,
+)
+def test_probe_refuses(capsys, digits_run, gpt, tmp_path, arguments, code, message):
+    paths = {
+        "RUN": digits_run, "GPT": gpt, "ONE": tmp_path / "one", "RARE": tmp_path / "rare",
+        "LANGUAGE": tmp_path / "language",
+    }  # fmt: skip
+    write_classes(tmp_path / "one", {"ape": 4})
+    write_classes(tmp_path / "rare", {"ape": 9, "bee": 5})
+    if "LANGUAGE" in arguments:  # a folder whose recipe is not that of its model
+        config = CrateConfig(
+            modality="text", hidden_size=12, num_hidden_layers=1, num_attention_heads=3, vocab_size=17, causal=True
+        )
+        CrateForCausalLM(config).save_pretrained(tmp_path / "language" / "model" / "last")
+        save_recipe(toy(), tmp_path / "language" / "recipe.yaml")
+    check_refusal(capsys, ["probe", *(paths.get(argument, argument) for argument in arguments)], code, message)

@@ -1,0 +1,331 @@
+"""`crate generate`, `fill`, `perplexity`, `lambada`, `glue`, and `evaluate` of labeled sentences."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+
+import datasets
+import numpy as np
+import pytest
+
+from codingrate.data import GLUE, load_tokenizer
+from codingrate.evaluation import NGram, bag_of_words_metrics
+from codingrate.models import CrateForCausalLM
+from codingrate.runs import Run
+
+from .conftest import BLOCK, check_refusal, crate, crate_json, last_evaluation, words
+
+
+@pytest.fixture(scope="module")
+def saved_gpt(gpt, tmp_path_factory):
+    """The causal model with its tokenizer in a folder outside of any run."""
+    return shutil.copytree(gpt / "model" / "last", tmp_path_factory.mktemp("saved") / "gpt")
+
+
+# generate
+
+
+def test_text_is_generated_and_streamed(capsys, gpt):
+    call = ["generate", gpt, "the cat", "--tokens", 9, "--seed", 3]
+    code, out, err = crate(capsys, *call)
+    report = crate_json(capsys, *call)
+    assert code == 0
+    assert out == f"the cat{report['text']}\n", "streamed and whole are the same"
+    assert "9 tokens" in err
+    assert (report["tokens"], report["temperature"], report["top_k"], report["seed"]) == (9, 0.8, 50, 3)
+    assert crate_json(capsys, *call[:-1], 4)["text"] != report["text"]
+
+
+@pytest.mark.parametrize("flags", [["--greedy"], ["--beams", "3"]])
+def test_searches_are_those_of_transformers(capsys, gpt, flags):
+    report = crate_json(capsys, "generate", gpt, "a mat", "--tokens", 6, *flags)
+    model, tokenizer = CrateForCausalLM.from_pretrained(gpt / "model" / "last"), load_tokenizer("bytes")
+    ids = tokenizer("a mat", return_tensors="pt")["input_ids"]
+    beams = int(flags[1]) if len(flags) > 1 else 1
+    expected = model.generate(ids, max_new_tokens=6, do_sample=False, num_beams=beams, pad_token_id=256)[0, 5:]
+    assert report["text"] == tokenizer.decode(expected, skip_special_tokens=True)
+    code, out, _ = crate(capsys, "generate", gpt, "a mat", "--tokens", 6, *flags)
+    assert (code, out) == (0, f"a mat{report['text']}\n")
+
+
+def test_a_saved_model_generates_as_much_as_fits(capsys, gpt, saved_gpt):
+    for model in (gpt / "model" / "last", saved_gpt):
+        report = crate_json(capsys, "generate", model, "x" * 30, "--top-p", 0.9, "--top-k", 0)
+        assert report["max_new_tokens"] == BLOCK - 30, "the default is 200"
+
+
+# fill
+
+
+def test_masks_are_filled(capsys, bert, tmp_path):
+    call = ["fill", bert, "the <mask>at and <mask>", "--top", 3]
+    report = crate_json(capsys, *call)
+    assert len(report["masks"]) == 2
+    for mask in report["masks"]:
+        shares = [candidate["probability"] for candidate in mask]
+        assert len(shares) == 3
+        assert 1 > sum(shares) > 3 / 262, "more than chance"
+        assert shares == sorted(shares, reverse=True)
+    code, out, _ = crate(capsys, *call)
+    assert code == 0
+    assert all(f"{mask[0]['probability']:.2%}" in out for mask in report["masks"])
+    saved = shutil.copytree(bert / "model" / "last", tmp_path / "bert")
+    assert crate_json(capsys, "fill", saved, *call[2:])["masks"] == report["masks"]
+
+
+# perplexity
+
+
+def test_perplexity_and_its_baseline(capsys, gpt):
+    call = ["perplexity", gpt, "--stride", 16, "--baseline", "--order", 4]
+    report = crate_json(capsys, *call)
+    text = (gpt.parent / "text" / "valid.txt").read_bytes()
+    size = len(text) + 1  # with an end of text
+    assert (report["tokens"], report["block"], report["stride"]) == (size - 1, BLOCK, 16)
+    assert report["perplexity"] == pytest.approx(math.exp(report["cross_entropy"]))
+    assert report["bits_per_byte"] == pytest.approx(report["cross_entropy"] * size / len(text) / math.log(2))
+    assert report["cross_entropy"] == pytest.approx(last_evaluation(gpt)["eval_loss"], abs=0.05)
+    train = (gpt.parent / "text" / "train.txt").read_bytes()
+    counted = NGram(np.array([*train, 256]), order=4, vocab_size=257).cross_entropy(np.array([*text, 256]))
+    assert report["baseline"]["cross_entropy"] == pytest.approx(counted)
+    assert counted < report["cross_entropy"], "two training steps do not beat counting"
+    code, out, _ = crate(capsys, *call)
+    assert code == 0
+    assert all(f"{value:.4f}" in out for value in (report["cross_entropy"], counted))
+    assert "4-gram" in out
+
+
+def test_perplexity_of_other_text(capsys, gpt, saved_gpt, tmp_path):
+    own = crate_json(capsys, "perplexity", gpt, "--split", "test")
+    (tmp_path / "other.txt").write_bytes((gpt.parent / "text" / "test.txt").read_bytes())
+    other = crate_json(capsys, "perplexity", gpt, "--data", tmp_path / "other.txt")
+    assert (own["split"], own["cross_entropy"]) == ("test", other["cross_entropy"]), "the whole file is measured"
+    by_line = crate_json(capsys, "perplexity", gpt, "--data", tmp_path / "other.txt", "--separate", "line")
+    assert by_line["tokens"] == other["tokens"], "every line end becomes an end of text"
+    assert by_line["cross_entropy"] != other["cross_entropy"]
+    some = [crate_json(capsys, "perplexity", model, "--data", tmp_path / "other.txt", "--limit", 40)
+            for model in (gpt / "model" / "last", saved_gpt)]  # fmt: skip
+    assert some[0]["tokens"] == 39
+    assert some[0]["cross_entropy"] == some[1]["cross_entropy"]
+
+
+def test_the_papers_sampling(capsys, gpt, monkeypatch):
+    monkeypatch.setattr("codingrate.runs.run.ITERATIONS", 3)
+    call = ["perplexity", gpt, "--sampled", "--block", 16]
+    report = crate_json(capsys, *call)
+    assert (report["tokens"], report["stride"]) == (3 * 4 * 16, None)
+    code, out, _ = crate(capsys, *call)
+    assert code == 0
+    assert f"± {report['error']:.4f}" in out
+
+
+# lambada
+
+
+def test_last_words_are_predicted(capsys, gpt, tmp_path):
+    passages = [{"text": "the cat sat on a mat"}, {"text": "and “slept”"}]
+    (tmp_path / "passages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in passages))
+    for flags, protocol in (([], "argmax"), (["--generated"], "generate")):
+        report = crate_json(capsys, "lambada", gpt, tmp_path / "passages.jsonl", *flags)
+        assert (report["texts"], report["protocol"], report["accuracy"]) == (2, protocol, 0)
+    code, out, _ = crate(capsys, "lambada", gpt, tmp_path / "passages.jsonl")
+    assert (code, out) == (0, "last word predicted in 0.00% of 2 passages\n")
+
+
+# glue
+
+QUICK = [
+    "schedule.steps=2", "schedule.batch_size=8", "text.max_length=24", "data.workers=0", "run.evaluate_epochs=0",
+    "run.precision=fp32",
+]  # fmt: skip
+SPLITS = ("train", "validation")
+
+
+def write_task(folder, columns, labels, splits=SPLITS):
+    folder.mkdir(parents=True)
+    for seed, split in enumerate(splits):
+        table = {name: [words(10 * seed + row, 4) for row in range(12)] for name in columns}
+        table["label"] = [labels[row % len(labels)] for row in range(12)]
+        datasets.Dataset.from_dict(table).to_parquet(folder / f"{split}.parquet")
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    """Folders of four GLUE tasks."""
+    pair = ("sentence1", "sentence2")
+    write_task(tmp_path / "data" / "sst2", ("sentence",), [0, 1])
+    write_task(tmp_path / "data" / "stsb", pair, [0.5, 4.5, 2.0])
+    both = ("train", "validation_matched", "validation_mismatched")
+    write_task(tmp_path / "data" / "mnli", ("premise", "hypothesis"), [0, 1, 2], both)
+    write_task(tmp_path / "data" / "rte", pair, [1, 0])
+    return tmp_path / "data"
+
+
+def test_glue_tunes_and_measures(capsys, bert, tasks, tmp_path):
+    call = ["glue", bert, "--data", tasks, "--output", tmp_path / "glue", "--tasks", "sst2, stsb", *QUICK]
+    first = crate_json(capsys, *call)
+    accuracy = first["tasks"]["sst2"]["splits"]["validation"]["accuracy"]
+    spearman = first["tasks"]["stsb"]["splits"]["validation"]["spearman"]
+    assert list(first["tasks"]) == ["sst2", "stsb"]
+    assert (first["mean_of_tasks_run"], first["numbers"]) == (pytest.approx((accuracy + spearman) / 2), 2)
+    assert accuracy == pytest.approx(last_evaluation(tmp_path / "glue" / "sst2")["eval_accuracy"])
+    code, out, _ = crate(capsys, *call)
+    assert code == 0
+    assert f"mean of the tasks run: {50 * (accuracy + spearman):.1f}" in out
+    assert out.count("before") == 2, "nothing is done twice"
+    check_refusal(capsys, [*call, "optimizer.lr=3"], 1, "was started with optimizer.lr")
+
+
+def test_evaluate_measures_sentences_and_their_bag_of_words(capsys, bert, tasks, tmp_path):
+    call = ["glue", bert, "--data", tasks, "--output", tmp_path / "glue", "--tasks", "sst2", *QUICK]
+    tuned, run = crate_json(capsys, *call)["tasks"]["sst2"], tmp_path / "glue" / "sst2"
+    report = crate_json(capsys, "evaluate", run, "--baseline")
+    assert report["splits"] == tuned["splits"]
+    rows = {split: datasets.Dataset.from_parquet(str(tasks / "sst2" / f"{split}.parquet")) for split in SPLITS}
+    counted = bag_of_words_metrics(rows["train"], rows["validation"], ["sentence"], ["accuracy"])
+    assert report["baseline"] == {"validation": counted}
+    code, out, _ = crate(capsys, "evaluate", run, "--baseline")
+    assert code == 0
+    assert f"baseline validation: accuracy {counted['accuracy']:.4f}" in out
+    assert crate_json(capsys, "evaluate", run, "--data", tasks / "rte")["splits"], (
+        "bare numbers are the model's classes"
+    )
+    table = {"sentence": ["a", "b"] * 6, "label": ["good", "bad"] * 6}
+    datasets.Dataset.from_dict(table).to_json(tmp_path / "other.jsonl")
+    check_refusal(
+        capsys, ["evaluate", run, "--data", tmp_path / "other.jsonl"], 1, "the model's are negative, positive"
+    )
+    check_refusal(capsys, ["evaluate", run, "--split", "tset"], 1, "unknown split 'tset'")
+    check_refusal(capsys, ["evaluate", run, "--baseline", "--data", tasks / "rte"], 1, "--baseline")
+
+
+def test_glue_continues_where_it_was_stopped(capsys, bert, tasks, tmp_path):
+    call = ["glue", bert, "--data", tasks, "--output", tmp_path / "glue", "--tasks", "stsb", *QUICK]
+    first = crate_json(capsys, *call)["tasks"]["stsb"]
+    (tmp_path / "glue" / "stsb" / "scores.json").unlink()
+    second = crate_json(capsys, *call)["tasks"]["stsb"]
+    assert (first["new"], second["new"]) == (True, True)
+    assert second["splits"] == first["splits"]
+
+
+def test_glue_after_mnli(capsys, bert, tasks, tmp_path):
+    call = ["glue", bert, "--data", tasks, "--output", tmp_path / "glue", "--after-mnli", *QUICK]
+    report = crate_json(capsys, *call, "--tasks", "rte,mnli")
+    assert list(report["tasks"]) == ["mnli", "rte"], "MNLI comes first"
+    assert list(report["tasks"]["mnli"]["splits"]) == ["validation_matched", "validation_mismatched"]
+    assert report["numbers"] == 3
+    recipes = {name: Run(tmp_path / "glue" / name).recipe for name in ("mnli", "rte-after-mnli")}
+    assert recipes["mnli"].model.from_ == str(bert / "model" / "last")
+    assert recipes["rte-after-mnli"].model.from_ == str(tmp_path / "glue" / "mnli" / "model" / "last")
+    code, out, _ = crate(capsys, *call, "--tasks", "rte")
+    assert code == 0, "the MNLI model is there"
+    assert "(after MNLI)" in " ".join(out.split())
+
+
+def test_glue_prints_the_papers_average_if_every_task_is_there(capsys, bert, tmp_path):
+    """Scores that were measured before are read from the folders of the runs."""
+    from codingrate.recipes import load_recipe, save_recipe
+
+    data, output = tmp_path / "data", tmp_path / "glue"
+    for n, (name, task) in enumerate(GLUE.items()):
+        (data / name).mkdir(parents=True)
+        where = {"model.from": str(bert / "model" / "last"), "data.name": name, "data.path": str(data / name)}
+        save_recipe(load_recipe("glue", where, name), output / name / "recipe.yaml")
+        splits = {split: {**dict.fromkeys(task.metrics, 0.0), task.metrics[0]: 0.1 * n, "rows": 7}
+                  for split in task.validation}  # fmt: skip
+        scores = {"metrics": list(task.metrics), "splits": splits, "seconds": 1.0}
+        (output / name / "scores.json").write_text(json.dumps(scores))
+    report = crate_json(capsys, "glue", bert, "--data", data, "--output", output)
+    numbers = [0.1 * n for n, task in enumerate(GLUE.values()) if task.in_average for _ in task.validation]
+    assert (report["numbers"], len(numbers)) == (9, 9)
+    assert report["average"] == pytest.approx(sum(numbers) / 9)
+    code, out, _ = crate(capsys, "glue", bert, "--data", data, "--output", output)
+    assert code == 0
+    assert f"average of nine numbers, as in the paper: {100 * report['average']:.1f}" in out
+    shutil.rmtree(data / "rte")
+    report = crate_json(capsys, "glue", bert, "--data", data, "--output", output)
+    assert "average" not in report
+    assert len(report["tasks"]) == len(GLUE) - 1
+
+
+# refusals
+
+
+@pytest.fixture
+def paths(gpt, bert, digits_run, saved_gpt, tmp_path):
+    """Runs, and files in the test's folder, by the names that the table of refusals gives them."""
+    (tmp_path / "binary.txt").write_bytes(b"\x00\x01\x02" * 50)
+    (tmp_path / "latin.txt").write_bytes("Grüße ".encode("latin1") * 50)
+    (tmp_path / "empty.txt").write_text(" \n")
+    (tmp_path / "rows.jsonl").write_text('{"text": "one two", "other": 3}\n' * 3)
+    (tmp_path / "short.jsonl").write_text('{"text": "one"}\n')
+    (tmp_path / "nothing").mkdir()
+    shutil.copytree(gpt / "model" / "last", tmp_path / "bare")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "bare" / name).unlink()
+    shutil.copytree(gpt / "model" / "last", tmp_path / "damaged")
+    (tmp_path / "damaged" / "config.json").write_text("{")
+    runs = {"GPT": gpt, "BERT": bert, "DIGITS": digits_run, "SAVED": saved_gpt}
+    return runs | {path.name: path for path in tmp_path.iterdir() if path.name != "cache"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["generate", "GPT", ""], 1, "the prompt is empty"),
+        (["generate", "GPT", " \n"], 1, "the prompt is empty"),
+        (["generate", "GPT", "x" * 32], 1, "the prompt has 32 tokens, but the context length is 32; shorten it to 31"),
+        (["generate", "GPT", "xy", "--tokens", "31"], 1, "use --tokens 30 or fewer"),
+        (["generate", "GPT", "x", "--tokens", "0"], 2, "--tokens"),
+        (["generate", "GPT", "x", "--temperature", "0"], 1, "--temperature is 0.0; it must be positive"),
+        (["generate", "GPT", "x", "--top-p", "1.5"], 1, "--top-p is 1.5"),
+        (["generate", "GPT", "x", "--greedy", "--top-k", "3"], 1, "--top-k has no effect with --greedy"),
+        (["generate", "GPT", "x", "--beams", "2", "--temperature", "1"], 1, "has no effect with --beams 2"),
+        (["generate", "GPT", "x", "--beams", "2", "--greedy"], 1, "--beams has no effect with --greedy"),
+        (["generate", "GPT", "x", "--checkpoint", "lats"], 2, "'lats' must be last, best or a training step"),
+        (["generate", "BERT", "x"], 1, "its task is masked-lm; generate needs a run of task causal-lm"),
+        (["generate", "DIGITS", "x"], 1, "its task is classification; generate needs a run of task causal-lm"),
+        (["generate", "nowhere", "x"], 1, "unknown run folder, checkpoint file or model 'nowhere'"),
+        (["generate", "bare", "x"], 1, "no tokenizer"),
+        (["generate", "damaged", "x"], 1, "config.json"),
+        (["generate", "GPT"], 2, "'prompt'"),
+        (["fill", "BERT", ""], 1, "there is no mask in the text"),
+        (["fill", "BERT", "no mask"], 1, "there is no mask in the text; write <mask>"),
+        (["fill", "BERT", "x" * 32 + "<mask>"], 1, "has 35 tokens, but the model's context length is 32"),
+        (["fill", "GPT", "<mask>"], 1, "its task is causal-lm; fill needs a run of task masked-lm"),
+        (["fill", "BERT", "<mask>", "--top", "0"], 2, "--top"),
+        (["perplexity", "BERT"], 1, "its task is masked-lm"),
+        (["perplexity", "SAVED"], 1, "--data"),
+        (["perplexity", "SAVED", "--data", "rows.jsonl", "--baseline"], 1, "--baseline counts the training text"),
+        (["perplexity", "GPT", "--data", "binary.txt"], 1, "binary.txt is not plain text"),
+        (["perplexity", "GPT", "--data", "latin.txt"], 1, "latin.txt is not UTF-8"),
+        (["perplexity", "GPT", "--data", "empty.txt"], 1, "has no text"),
+        (["perplexity", "GPT", "--data", "no-such-file.txt"], 1, "no-such-file.txt"),
+        (["perplexity", "GPT", "--data", "rows.jsonl", "--text-column", "txt"], 1, "has no column 'txt' (text_column)"),
+        (["perplexity", "GPT", "--data", "rows.jsonl", "--text-column", "other"], 1, "does not hold text"),
+        (["perplexity", "GPT", "--data", "rows.jsonl", "--split", "test"], 1, "has no test split"),
+        (["perplexity", "GPT", "--data", "rows.jsonl", "--separate", "page"], 1, "'page'"),
+        (["perplexity", "GPT", "--separate", "line"], 1, "say how --data is read"),
+        (["perplexity", "GPT", "--split", "tset"], 1, "did you mean 'test'"),
+        (["perplexity", "GPT", "--stride", "33"], 1, "stride is 33; it must lie between 1 and the block, 32"),
+        (["perplexity", "GPT", "--block", "33"], 1, "block is 33"),
+        (["perplexity", "GPT", "--sampled", "--stride", "3"], 1, "--stride has no effect with --sampled"),
+        (["perplexity", "GPT", "--sampled", "--limit", "30"], 1, "--limit has no effect with --sampled"),
+        (["lambada", "GPT", "short.jsonl"], 1, "text 1 has fewer than two words"),
+        (["lambada", "GPT", "binary.txt"], 1, "binary.txt is not plain text"),
+        (["lambada", "GPT", "gone.jsonl"], 1, "gone.jsonl"),
+        (["lambada", "BERT", "rows.jsonl"], 1, "its task is masked-lm"),
+        (["glue", "BERT", "--data", "nowhere"], 1, "--data nowhere: no such folder"),
+        (["glue", "BERT", "--data", "nothing"], 1, "there is no folder of a GLUE task"),
+        (["glue", "BERT", "--data", "nothing", "--tasks", "sst2"], 1, "there is no folder sst2"),
+        (["glue", "BERT", "--tasks", "sst3"], 1, "did you mean 'sst2'"),
+        (["glue", "BERT", "--tasks", ","], 1, "--tasks is empty"),
+        (["glue", "BERT", "--tasks", "rte", "--after-mnli"], 1, "add mnli to --tasks"),
+        (["glue", "BERT", "--tasks", "sst2", "--checkpoint", "first"], 2, "'first' must be last, best"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_calls_are_refused(capsys, paths, arguments, code, message):
+    check_refusal(capsys, [paths.get(argument, argument) for argument in arguments], code, message)

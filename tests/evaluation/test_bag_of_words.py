@@ -1,0 +1,73 @@
+"""The bag of words: what it may see, and the fit against one written out."""
+
+import numpy as np
+from scipy.optimize import minimize
+
+from codingrate.evaluation import bag_of_words_metrics
+from codingrate.evaluation.probe import STRENGTHS
+from tests.refusals import refused
+
+GOOD, BAD, FILL = ("fine", "warm", "sharp"), ("dull", "cold", "flat"), ("the", "film", "is", "a", "story", "of")
+
+
+def reviews(count, seed, noise=0.1):
+    """Sentences whose class is told by one word, some of it told wrong."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 2, count)
+    said = np.where(random.random(count) < noise, 1 - labels, labels)
+    words = [(*random.choice(FILL, 3), random.choice(GOOD if good else BAD)) for good in said]
+    return {"sentence": [" ".join(random.permutation(list(some))) for some in words], "label": labels.tolist()}
+
+
+def test_the_fit_is_the_one_of_the_formula():
+    train, test = reviews(61, 0), reviews(53, 1)
+    found = bag_of_words_metrics(train, test, ["sentence"], ["accuracy"])
+    vocabulary = sorted({word for text in train["sentence"] for word in text.split()})
+    assert found["words"] == len(vocabulary)
+    assert found["strength"] in STRENGTHS
+
+    def inputs(rows):
+        return np.array([[float(word in text.split()) for word in vocabulary] for text in rows["sentence"]])
+
+    x, sign = inputs(train), 2 * np.array(train["label"]) - 1
+
+    def loss(theta):  # ½‖w‖² + C Σ log(1 + exp(−y(wᵀx + b)))
+        margins = sign * (x @ theta[:-1] + theta[-1])
+        return 0.5 * theta[:-1] @ theta[:-1] + found["strength"] * np.logaddexp(0, -margins).sum()
+
+    theta = minimize(loss, np.zeros(len(vocabulary) + 1), method="BFGS").x
+    guesses = inputs(test) @ theta[:-1] + theta[-1] > 0
+    assert found["accuracy"] == np.mean(guesses == np.array(test["label"]))
+    assert found["accuracy"] > 0.8
+
+
+def test_order_is_not_seen_and_columns_are_kept_apart():
+    train, test = reviews(61, 2), reviews(53, 3)
+    turned = {**test, "sentence": [" ".join(reversed(text.split())) for text in test["sentence"]]}
+    assert bag_of_words_metrics(train, test, ["sentence"], ["accuracy"]) == bag_of_words_metrics(
+        train, turned, ["sentence"], ["accuracy"]
+    )
+    pair = {"one": train["sentence"], "two": ["the film"] * 61, "label": train["label"]}
+    other = {"one": ["the film"] * 53, "two": test["sentence"], "label": test["label"]}
+    assert (
+        bag_of_words_metrics(pair, other, ["one", "two"], ["accuracy"])["accuracy"] < 0.7
+    )  # trained on the other column
+
+
+def test_numbers_are_fitted_by_ridge():
+    train, test = reviews(61, 4, noise=0), reviews(53, 5, noise=0)
+    for rows in (train, test):
+        rows["label"] = [4.5 if label else 0.5 for label in rows["label"]]
+    found = bag_of_words_metrics(train, test, ["sentence"], ["pearson", "spearman"])
+    assert found["pearson"] > 0.95
+
+
+def test_too_few_sentences():
+    refused(
+        "9 training sentences are too few for 5 folds",
+        bag_of_words_metrics,
+        reviews(9, 0),
+        reviews(9, 1),
+        ["sentence"],
+        ["accuracy"],
+    )

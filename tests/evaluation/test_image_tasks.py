@@ -1,0 +1,238 @@
+"""`task.evaluate` of images: accuracy against scikit-learn's, reconstruction losses image by image, and refusals."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, confusion_matrix, log_loss, top_k_accuracy_score
+
+from codingrate.data import Augment, load_images
+from codingrate.models import CrateConfig, CrateForMaskedAutoencoding
+from codingrate.tasks import reports
+from codingrate.tasks.autoencoding import own_masks
+from tests.data.conftest import write_classes
+from tests.refusals import refused
+
+from .conftest import GRAY, RGB, Fixed, Linear, answers, evaluate, image_task, one_hot, tiny
+
+
+@pytest.mark.parametrize("split", ["test", "train"])
+@pytest.mark.parametrize("build", [lambda: Linear(10), lambda: tiny().eval()], ids=["linear", "crate"])
+def test_accuracy_agrees_with_scikit_learn(digits, build, split):
+    model = build()
+    logits, labels = answers(model, digits, GRAY, split)
+    guesses, every = logits.argmax(1), range(10)
+    report = evaluate(model, digits, split=split)
+    assert (report.data, report.split, report.images, report.corrupt) == ("digits", split, len(labels), ())
+    assert report.top1 == pytest.approx(accuracy_score(labels, guesses), abs=1e-12)
+    assert report.top5 == pytest.approx(top_k_accuracy_score(labels, logits, k=5, labels=every), abs=1e-12)
+    confusion = confusion_matrix(labels, guesses, labels=every)
+    assert np.array_equal(report.confusion, confusion)
+    probabilities = torch.from_numpy(logits).softmax(1).numpy()
+    assert report.loss == pytest.approx(log_loss(labels, probabilities, labels=every), rel=1e-5)  # float32 logits
+    for index, row in enumerate(report.per_class):
+        assert (row["class"], row["images"]) == (str(index), confusion[index].sum())
+        assert row["accuracy"] == pytest.approx(confusion[index, index] / confusion[index].sum(), abs=1e-12)
+    assert report.images_per_second == pytest.approx(report.images / report.seconds)
+    assert report.metrics == {"loss": report.loss, "top1": report.top1, "top5": report.top5}
+
+
+def test_neither_batch_size_nor_workers_matter(digits):
+    model = Linear(10)
+    first = evaluate(model, digits, batch_size=359)
+    for batch_size, workers in ((7, 0), (64, 2), (1, 0)):
+        other = evaluate(model, digits, batch_size=batch_size, workers=workers)
+        assert np.array_equal(other.confusion, first.confusion)
+        assert other.top5 == first.top5
+        assert other.loss == pytest.approx(first.loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streams_are_measured_like_datasets(workers):
+    model = Linear(10)
+    whole = evaluate(model, load_images("digits", test_share=1))
+    stream = load_images("digits", streaming=True)
+    parts = [evaluate(model, stream, split=split, workers=workers) for split in ("train", "test")]
+    assert np.array_equal(parts[0].confusion + parts[1].confusion, whole.confusion)
+    assert evaluate(model, stream, limit=13, workers=workers).images == 13
+
+
+def test_few_classes_have_no_top_five_and_ties_go_where_topk_puts_them(tmp_path):
+    data = load_images(str(write_classes(tmp_path / "set", {"ant": 3, "bee": 4, "cat": 2})), test_share=1)
+    flat = torch.zeros(9, 3)
+    report = evaluate(Fixed(flat), data, RGB, batch_size=9)
+    assert report.top5 is None
+    assert report.confusion[:, flat.topk(3).indices[0, 0]].tolist() == [3, 4, 2]
+    assert report.loss == pytest.approx(np.log(3))
+
+
+def test_a_class_without_images_has_no_accuracy(digits):
+    some = dataclasses.replace(digits, test=digits.test.filter(lambda row: row["label"] != 4))
+    row = evaluate(Linear(10), some).per_class[4]
+    assert row == {"class": "4", "images": 0, "accuracy": None}
+
+
+def test_a_limit_takes_the_share_of_every_class(tmp_path):
+    """Images that alternate between two classes: every other one would be of one class only."""
+    data = load_images(str(write_classes(tmp_path / "set", {"ant": 10, "bee": 10})), test_share=1)
+    turns = dataclasses.replace(data, test=data.test.select([row // 2 + 10 * (row % 2) for row in range(20)]))
+    assert turns.test["label"][:4] == [0, 1, 0, 1]
+    for images in (data, turns):
+        assert evaluate(Linear(2, 3 * 49), images, RGB, limit=10).confusion.sum(1).tolist() == [5, 5]
+        assert evaluate(Linear(2, 3 * 49), images, RGB, limit=99).images == 20
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_corrupt_images_are_left_out_and_named(tmp_path, streaming):
+    folder = write_classes(tmp_path / "set", {"ant": 8, "bee": 8})
+    broken = [folder / "ant" / "003.png", folder / "bee" / "000.png"]
+    for file in broken:
+        file.write_bytes(b"no image")
+    data, heard = load_images(str(folder), test_share=1, streaming=streaming), []
+    report = evaluate(Linear(2, 3 * 49), data, RGB, batch_size=5, max_corrupt=0.2, progress=heard.append)
+    assert sorted(report.corrupt) == sorted(map(str, broken))
+    assert (report.images, report.confusion.sum(1).tolist(), sum(heard)) == (14, [7, 7], 16)
+    refused("2 of 16 images cannot be read", evaluate, Linear(2, 3 * 49), data, RGB)
+
+
+def test_a_batch_of_corrupt_images_is_skipped_and_a_set_of_them_refused(tmp_path):
+    folder = write_classes(tmp_path / "set", {"ant": 4, "bee": 4})
+    data = load_images(str(folder), test_share=1)
+    for file in (folder / "ant").iterdir():
+        file.write_bytes(b"")
+    report = evaluate(Fixed(one_hot([1, 1, 1, 0], 2)), data, RGB, batch_size=4, max_corrupt=0.5)
+    assert report.confusion.tolist() == [[0, 0], [1, 3]]
+    for file in (folder / "bee").iterdir():
+        file.write_bytes(b"")
+    refused("all 8 images cannot be read", evaluate, Linear(2, 3 * 49), data, RGB, max_corrupt=1.0)
+
+
+def test_the_model_runs_in_eval_mode_and_is_given_back_as_it_was(digits):
+    model = Linear(10).train()
+    model.map.eval()  # a frozen part
+    evaluate(model, digits, limit=20)
+    assert set(model.modes) == {(False, True)}
+    assert (model.training, model.map.training) == (True, False)
+    broken = Linear(10, pixels=63).train()
+    with pytest.raises(RuntimeError):
+        evaluate(broken, digits)
+    assert broken.training
+
+
+def test_training_continues_after_an_evaluation(digits):
+    model = tiny(dropout=0.5).train()
+    evaluate(model, digits, limit=20)
+    loss = model(pixel_values=torch.randn(2, 1, 8, 8), labels=torch.tensor([1, 2])).loss
+    loss.backward()
+    assert all(module.training for module in model.modules())
+    assert model.head.weight.grad.abs().sum() > 0
+
+
+def test_the_model_runs_in_its_own_precision(digits):
+    model = tiny().double()
+    logits, labels = answers(model.float(), digits, GRAY)
+    model.double()
+    report = evaluate(model, digits)
+    expected = torch.nn.functional.cross_entropy(torch.from_numpy(logits), torch.from_numpy(labels))
+    assert report.loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_many_classes_have_no_confusion_matrix(digits, monkeypatch):
+    monkeypatch.setattr(reports, "_LARGEST_CONFUSION", 9)
+    report = evaluate(Linear(10), digits)
+    correct = sum(row["images"] * row["accuracy"] for row in report.per_class)
+    assert report.confusion is None
+    assert report.top1 == pytest.approx(correct / report.images)
+
+
+def test_another_image_size_is_no_error(digits):
+    assert evaluate(tiny(), digits, dataclasses.replace(GRAY, image_size=12), limit=5).images == 5
+
+
+def test_models_that_do_not_fit_are_refused(digits):
+    refused("the model has 7 classes, but digits has 10", evaluate, tiny(num_labels=7), digits)
+    refused("no classification head; measure its features", evaluate, tiny(num_labels=0), digits)
+    refused(
+        "augment.channels is 3, but the model reads num_channels=1", evaluate, tiny(), digits, Augment(image_size=8)
+    )
+    odd = dataclasses.replace(GRAY, image_size=10)
+    refused("image_size 10 is not divisible by the model's patch_size 4", evaluate, tiny(), digits, odd)
+    refused("not finite", evaluate, Fixed(torch.full((359, 10), torch.nan)), digits)
+
+
+def test_splits_that_are_not_there_are_refused(digits):
+    refused("unknown split 'tset'; did you mean 'test'", evaluate, Linear(10), digits, split="tset")
+    everything = load_images("digits", test_share=1)
+    refused("the train split of digits has no images", evaluate, Linear(10), everything, split="train")
+    stream = load_images("digits", streaming=True)
+    nothing = dataclasses.replace(stream, test=stream.test.take(0))
+    refused("the test split of digits has no images", evaluate, Linear(10), nothing)
+
+
+# samples for an inspection
+
+
+def test_samples_are_read_as_the_model_reads_them(digits):
+    task, heard, model = image_task(digits), [], tiny().double()
+    batches = list(task.batches(model, batch_size=150, progress=heard.append))
+    assert [len(batch) for batch in batches] == heard == [150, 150, 59]
+    assert all(batch.dtype == torch.float64 for batch in batches)
+    raw = torch.frombuffer(bytearray(digits.test[151]["image"]["bytes"][-64:]), dtype=torch.uint8).view(8, 8)
+    assert torch.allclose(batches[1][1, 0], raw.double() / 127.5 - 1, atol=1e-6)
+    assert sum(map(len, task.batches(model, split="train", limit=7))) == 7
+
+
+def test_samples_are_read_as_another_task_reads_them(digits):
+    other = image_task(digits, dataclasses.replace(GRAY, image_size=12))
+    (batch,) = image_task(digits).batches(tiny(), other, limit=5)
+    assert torch.equal(batch, next(iter(other.batches(tiny(), limit=5))))
+    assert batch.shape == (5, 1, 12, 12)
+
+
+def test_unreadable_samples_are_named(tmp_path):
+    root = write_classes(tmp_path, {"a": 6, "b": 5})
+    (root / "b" / "001.png").write_bytes(b"no image")
+    task, names = image_task(load_images(str(root), test_share=1), RGB, max_corrupt=0.1), []
+    model = tiny(num_channels=3, image_size=7, patch_size=7)
+    assert sum(map(len, task.batches(model, batch_size=1, unreadable=names))) == 10
+    assert names == [str(root / "b" / "001.png")]
+
+
+# autoencoding
+
+
+def autoencoder(**fields):
+    base = {
+        "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "image_size": 8, "patch_size": 2,
+        "num_channels": 1, "class_token": False, "pooling": "mean", "initializer": "xavier",
+    }  # fmt: skip
+    return CrateForMaskedAutoencoding(CrateConfig(**{**base, **fields}))
+
+
+def test_the_reconstruction_loss_is_that_of_single_images(digits):
+    model, task = autoencoder().train(), image_task(digits, task="autoencoding")
+    report = task.evaluate(model, batch_size=100)
+    assert model.training
+    assert (report.data, report.split, report.images, report.corrupt) == ("digits", "test", 359, ())
+    model.eval()
+    losses = []
+    for row in digits.test["image"]:
+        raw = torch.frombuffer(bytearray(row["bytes"][-64:]), dtype=torch.uint8).view(1, 1, 8, 8)
+        pixels = (raw.float() / 255 - 0.5) / 0.5
+        with torch.no_grad():
+            losses.append(float(model(pixel_values=pixels, mask=own_masks(pixels, 16, model.config.mask_ratio)).loss))
+    assert report.loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert report.loss_std == pytest.approx(np.std(losses), rel=1e-4)
+    assert report.metrics == {"loss": report.loss, "loss_std": report.loss_std}
+    assert task.evaluate(model, batch_size=7).loss == pytest.approx(report.loss, rel=1e-6)
+
+
+def test_an_autoencoder_whose_loss_is_not_finite_is_refused(digits):
+    model = autoencoder()
+    torch.nn.init.constant_(next(iter(model.parameters())), torch.nan)
+    refused("not finite", image_task(digits, task="autoencoding").evaluate, model, limit=5)
+
+
+def test_a_self_distilled_model_has_no_evaluation(digits):
+    refused("crate probe", image_task(digits, Augment(image_size=96), task="distillation").evaluate, tiny())

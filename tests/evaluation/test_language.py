@@ -1,0 +1,234 @@
+"""Language models: every token predicted once and as a loop would, the paper's sampling, LAMBADA, filled masks."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from codingrate.data import TextDocuments, load_tokenizer, pack_text
+from codingrate.evaluation import fill_masks, lambada_accuracy, perplexity, sampled_loss
+from tests.models import toys
+from tests.refusals import refused
+
+BLOCK = 13
+
+
+def causal(**fields):
+    return toys.build("causal-lm", **fields).double()
+
+
+def stream(length, words=29):
+    return np.random.default_rng(length).integers(words, size=length).astype(np.uint16)
+
+
+def packed(folder, texts):
+    return pack_text(TextDocuments(texts), load_tokenizer("bytes"), folder=folder, special_tokens="eos")
+
+
+@torch.no_grad()
+def naive(model, ids, block, stride):
+    """−log P of each token but the first, one at a time, and how many tokens each saw."""
+    model.eval()
+    losses, seen = [], []
+    for place in range(1, len(ids)):
+        # the first window whose predictions reach this far starts where?
+        window = max(0, math.ceil((place - block) / stride)) * stride
+        context = torch.from_numpy(ids[window:place].astype(np.int64))[None]
+        losses.append(-float(model(input_ids=context).logits[0, -1].log_softmax(-1)[int(ids[place])]))
+        seen.append(place - window)
+    return losses, seen
+
+
+@pytest.mark.parametrize("attention", ["mssa", "tssa"])
+@pytest.mark.parametrize("length", [2, 13, 14, 15, 31, 60])
+@pytest.mark.parametrize(("block", "stride"), [(13, 1), (13, 5), (13, 13), (7, 3), (2, 1)])
+def test_every_token_is_predicted_once_from_what_stands_before_it(attention, length, block, stride):
+    model, ids, heard = causal(attention=attention), stream(length), []
+    report = perplexity(model, ids, block=block, stride=stride, batch_size=3, progress=heard.append)
+    losses, seen = naive(model, ids, block, stride)
+    assert report.cross_entropy == pytest.approx(np.mean(losses), rel=1e-10)
+    assert report.perplexity == pytest.approx(math.exp(np.mean(losses)), rel=1e-10)
+    assert report.tokens == sum(heard) == length - 1
+    late = seen[block:]
+    assert max(seen) <= block
+    assert not late or min(late) > block - stride, "enough context, once there is some"
+    assert (report.block, report.stride, report.bits_per_byte, report.error) == (block, stride, None, None)
+
+
+def test_defaults_limit_and_mode():
+    model, ids = causal().train(), stream(50)
+    report = perplexity(model, ids, limit=31)
+    assert model.training, "given back as it was"
+    assert (report.block, report.stride, report.tokens) == (BLOCK, BLOCK // 2, 30)
+    assert report.cross_entropy == perplexity(model, ids[:31], batch_size=1).cross_entropy
+
+
+def test_bits_per_byte_compare_tokenizers(tmp_path):
+    """A model that gives every id the same probability: log V nats a token, whatever the text."""
+    text = "Grüße, " * 30
+    tokens = packed(tmp_path, [text, text])
+    model = toys.build("causal-lm", vocab_size=257, tie_word_embeddings=False)
+    nn.init.zeros_(model.head.weight)
+    report = perplexity(model, tokens)
+    size = 2 * len(text.encode())
+    assert report.cross_entropy == pytest.approx(math.log(257), rel=1e-6)
+    assert report.bits_per_byte == pytest.approx(math.log2(257) * (size + 2) / size, rel=1e-6), "two ends of text"
+    report.save(tmp_path / "report")
+    assert json.loads((tmp_path / "report" / "metrics.json").read_text())["tokens"] == size + 1
+    sampled = sampled_loss(model, tokens, block=5, iterations=3)
+    assert sampled.bits_per_byte == pytest.approx(report.bits_per_byte, rel=1e-5)
+
+
+def test_sampling_is_nanogpts():
+    model, ids, heard = causal(), stream(40), []
+    report = sampled_loss(model, ids, block=7, batch_size=4, iterations=5, seed=3, progress=heard.append)
+    starts = np.random.default_rng(3).integers(len(ids) - 7, size=(5, 4))
+    means = []
+    model.eval()
+    for some in starts:
+        x = torch.stack([torch.from_numpy(ids[s : s + 7].astype(np.int64)) for s in some])
+        y = torch.stack([torch.from_numpy(ids[s + 1 : s + 8].astype(np.int64)) for s in some])
+        with torch.no_grad():
+            means.append(float(F.cross_entropy(model(input_ids=x).logits.flatten(0, 1), y.flatten())))
+    assert report.cross_entropy == pytest.approx(np.mean(means), rel=1e-10)
+    assert report.error == pytest.approx(np.std(means, ddof=1) / math.sqrt(5))
+    assert (report.tokens, report.stride, heard) == (5 * 4 * 7, None, [28] * 5)
+    again = sampled_loss(model, ids, block=7, batch_size=4, iterations=5, seed=4)
+    assert again.cross_entropy != report.cross_entropy
+    assert sampled_loss(model, stream(8), block=7, iterations=1).error is None, "the shortest text there is"
+
+
+def test_texts_and_models_that_do_not_fit():
+    model, ids = causal(), stream(40)
+    refused("stride is 0; it must lie between 1 and the block, 13", perplexity, model, ids, stride=0)
+    refused("stride is 14", perplexity, model, ids, stride=14)
+    refused("block is 14; it must be at least 2 and at most 13", perplexity, model, ids, block=14)
+    refused("block is 1;", perplexity, model, ids, block=1)
+    refused("limit is 0", perplexity, model, ids, limit=0)
+    refused("batch_size is 0", perplexity, model, ids, batch_size=0)
+    refused("1 tokens are too few", perplexity, model, ids[:1])
+    refused("not float64 of shape", perplexity, model, np.zeros(5))
+    refused("token id 29 is outside the model's vocabulary of 29", perplexity, model, np.array([3, 29, 4]))
+    refused("needs a CrateForCausalLM, not a CrateForMaskedLM", perplexity, toys.build("masked-lm"), ids)
+    refused("not a CrateForImageClassification", sampled_loss, toys.build("image-classification"), ids)
+    refused("13 tokens are too few for windows of 14", sampled_loss, model, ids[:13], block=13)
+    refused("iterations is 0", sampled_loss, model, ids, block=5, iterations=0)
+    refused("seed is -1; it must not be negative", sampled_loss, model, ids, block=5, seed=-1)
+    nn.init.constant_(model.head.weight, math.nan)
+    refused("not numbers", perplexity, model, ids)
+
+
+# LAMBADA
+
+
+class Knows(nn.Module):
+    """Says the letters of one text, whatever it is asked: the highest logit is that of the byte that follows there."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.bytes = text.encode()
+        self.config = type("Config", (), {"max_position_embeddings": 64, "vocab_size": 257})()
+
+    def forward(self, input_ids, logits_to_keep=0, use_cache=None, **_):
+        logits = torch.zeros(*input_ids.shape, 257)
+        for row, ids in enumerate(input_ids.tolist()):
+            for place in range(len(ids)):
+                ahead = self.bytes.find(bytes(i for i in ids[: place + 1] if i < 256))
+                if ahead >= 0 and ahead + place + 1 < len(self.bytes):
+                    logits[row, place, self.bytes[ahead + place + 1]] = 9.0
+        return type("Output", (), {"logits": logits[:, -logits_to_keep:]})()
+
+
+def test_the_last_word_must_be_the_likeliest_in_every_token():
+    tokenizer = load_tokenizer("bytes")
+    model = Knows("the cat sat on the mat and more")
+    # the last passage is found as well: whatever white space stands before the word counts as a space
+    right, wrong, longer = "the cat sat on the mat", "the cat sat on the map", "the cat sat on the mats"
+    for texts, share in (([right], 1), ([wrong], 0), ([longer], 0), ([right, wrong, longer, "the cat\n\nsat"], 0.5)):
+        report = lambada_accuracy(model, tokenizer, texts, batch_size=3)
+        assert (report.accuracy, report.texts, report.protocol, report.cut) == (share, len(texts), "argmax", 0)
+
+
+@pytest.mark.parametrize("generate", [False, True])
+def test_lambada_is_decoding_word_by_word(generate):
+    tokenizer = load_tokenizer("bytes")
+    model = toys.build("causal-lm", vocab_size=257, max_position_embeddings=41, eos_token_id=256).eval()
+    texts = ["a rose is a rose", "“no” said the “owl”", "one two", "x" * 60 + " and a long one"]
+    expected, cut = [], 0
+    for text in texts:
+        context, word = text.rsplit(maxsplit=1)
+        if generate:
+            context, word = (part.replace("“", '"').replace("”", '"') for part in (f"\n{context}", word))
+        new = 10 if generate else len(f" {word}".encode())
+        ids = tokenizer(context)["input_ids"]
+        cut += len(ids) > 41 - new
+        given = torch.tensor([ids[-(41 - new) :]])
+        out = model.generate(given, max_new_tokens=new, do_sample=False, pad_token_id=256)[0, given.shape[1] :]
+        said = tokenizer.decode(out)
+        expected.append(word.lower() in said.lower() if generate else said == f" {word}")
+    assert cut == 1
+    for size in (1, 4):
+        report = lambada_accuracy(model, tokenizer, texts, generate=generate, batch_size=size)
+        assert (report.accuracy, report.cut) == (sum(expected) / 4, 1)
+    # what it says by itself it is also credited with: a word taken from its own continuation
+    prompt = tokenizer("\none two" if generate else "one two", return_tensors="pt")["input_ids"]
+    own = tokenizer.decode(
+        model.generate(prompt, max_new_tokens=9, do_sample=False, pad_token_id=256)[0, prompt.shape[1] :]
+    )
+    if generate and own.strip():
+        word = own.split()[0]
+        assert lambada_accuracy(model, tokenizer, [f"one two {word.upper()}"], generate=True).accuracy == 1
+
+
+def test_passages_that_have_no_last_word():
+    model, tokenizer = toys.build("causal-lm", vocab_size=257), load_tokenizer("bytes")
+    refused("text 2 has fewer than two words", lambada_accuracy, model, tokenizer, ["a b", "alone"])
+    refused("text 1 has fewer", lambada_accuracy, model, tokenizer, [""])
+    refused("there are no texts", lambada_accuracy, model, tokenizer, [])
+    refused(
+        "a word of 21 tokens exceeds the model's context length of 13",
+        lambada_accuracy,
+        model,
+        tokenizer,
+        ["a " + "b" * 20],
+    )
+    refused("the tokenizer has 257 ids, the model only 29", lambada_accuracy, causal(), tokenizer, ["a b"])
+    refused("not a CrateForMaskedLM", lambada_accuracy, toys.build("masked-lm"), tokenizer, ["a b"])
+
+
+# masks
+
+
+@pytest.mark.parametrize("words", ["a<mask>c <mask>", "a[MASK]c [MASK]", "a<mask>c [MASK]"])
+def test_masks_are_filled(words):
+    tokenizer = load_tokenizer("bytes", kind="masked")
+    if "[MASK]" in words:
+        tokenizer.add_special_tokens({"mask_token": "[MASK]"})
+    model = toys.build("masked-lm", vocab_size=263)
+    found = fill_masks(model, tokenizer, words, top=7)
+    ids = torch.tensor(tokenizer(words.replace("<mask>", tokenizer.mask_token))["input_ids"])[None]
+    model.eval()
+    with torch.no_grad():
+        p = model(input_ids=ids).logits[0].softmax(-1)
+    places = [place for place, number in enumerate(ids[0]) if number == tokenizer.mask_token_id]
+    assert len(found) == len(places) == 2
+    for place, candidates in zip(places, found, strict=True):
+        values, best = p[place].topk(7)
+        assert [candidate.id for candidate in candidates] == best.tolist()
+        assert [candidate.probability for candidate in candidates] == pytest.approx(values.tolist(), rel=1e-5)
+        assert all("\ufffd" not in candidate.token for candidate in candidates)
+
+
+def test_texts_that_cannot_be_filled():
+    tokenizer = load_tokenizer("bytes", kind="masked")
+    model = toys.build("masked-lm", vocab_size=261)
+    refused("no mask in the text; write <mask>", fill_masks, model, tokenizer, "nothing here")
+    refused("no mask in the text", fill_masks, model, tokenizer, "")
+    refused("has 23 tokens, but the model's context length is 13", fill_masks, model, tokenizer, "a" * 20 + "<mask>")
+    refused("top is 0", fill_masks, model, tokenizer, "<mask>", 0)
+    refused("no mask token", fill_masks, model, load_tokenizer("bytes"), "<mask>")
+    refused("needs a CrateForMaskedLM", fill_masks, causal(), tokenizer, "<mask>")

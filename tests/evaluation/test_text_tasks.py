@@ -1,0 +1,143 @@
+"""`task.evaluate` of text: masked tokens and labeled sentences against plain forward passes, and refusals."""
+
+import datasets
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import stats
+
+from codingrate.data import Masking, load_tokenizer, mask_own_tokens
+from codingrate.evaluation import unigram_cross_entropy
+from codingrate.recipes import build_recipe
+from codingrate.tasks import TaskPaths, open_task
+from tests.models import toys
+from tests.refusals import refused
+
+BLOCK = 13
+TEXT = {"train": "some words to count. " * 5, "validation": "masked words, " * 9, "test": "another text. " * 7}
+
+
+def text_task(folder, task="masked-lm", texts=TEXT, **section):
+    (folder / "text").mkdir()
+    for split, text in texts.items():
+        (folder / "text" / f"{split}.txt").write_text(text)
+    recipe = {"task": task, "model": {"name": "crate-bert-base"}, "data": {"name": str(folder / "text")}}
+    recipe["text"] = {"block": BLOCK, **section}
+    return open_task(build_recipe(recipe), TaskPaths(tokens=folder / "tokens"))
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_masked_tokens_are_measured_as_in_one_forward_pass(tmp_path, split):
+    task, tokenizer = text_task(tmp_path), load_tokenizer("bytes", kind="masked")
+    model, heard = toys.build("masked-lm", vocab_size=261).double().train(), []
+    reports = [task.evaluate(model, split=split, batch_size=size) for size in (1, 4, 99)]
+    assert model.training, "the model is given back as it was"
+    ids = torch.tensor([tokenizer.bos_token_id, *TEXT[split].encode(), tokenizer.eos_token_id])
+    offset = tokenizer("a", add_special_tokens=False)["input_ids"][0] - ord("a")
+    ids[1:-1] += offset
+    ids = ids[: len(ids) // BLOCK * BLOCK].view(-1, BLOCK)
+    masked, labels = mask_own_tokens(ids, Masking.of(tokenizer))
+    model.eval()
+    with torch.no_grad():
+        logits = model(input_ids=masked).logits
+    loss = float(F.cross_entropy(logits.flatten(0, 1), labels.flatten()))
+    correct = float((logits.argmax(-1) == labels).sum() / (labels >= 0).sum())
+    for report in reports:
+        assert report.cross_entropy == pytest.approx(loss, rel=1e-10)
+        assert report.perplexity == pytest.approx(np.exp(loss))
+        assert report.accuracy == pytest.approx(correct)
+        assert (report.tokens, report.block) == (int((labels >= 0).sum()), BLOCK)
+    task.evaluate(model, split=split, batch_size=4, progress=heard.append)
+    assert sum(heard) == len(ids)
+
+
+def test_the_baseline_of_masked_tokens_is_the_unigram_model(tmp_path):
+    task = text_task(tmp_path)
+    ids = {split: task.tokens(split).array() for split in TEXT}
+    masking = Masking.of(task.tokenizer)
+    for split in ("validation", "test"):
+        expected = unigram_cross_entropy(
+            ids["train"], ids[split], vocab_size=masking.vocab_size, special_ids=masking.special_ids
+        )
+        assert task.baseline(split) == {"unigram": {"cross_entropy": expected}}
+
+
+def test_masked_models_and_texts_that_do_not_fit_are_refused(tmp_path):
+    task, model = text_task(tmp_path), toys.build("masked-lm", vocab_size=261)
+    refused("task masked-lm needs a CrateForMaskedLM, not a CrateForCausalLM",
+            task.evaluate, toys.build("causal-lm", vocab_size=261))  # fmt: skip
+    refused("unknown split 'tset'; did you mean 'test'", task.evaluate, model, split="tset")
+    refused("the tokenizer has 261 ids, the model only 29", task.evaluate, toys.build("masked-lm", vocab_size=29))
+    (tmp_path / "short").mkdir()
+    short = text_task(tmp_path / "short", texts={**TEXT, "validation": "ten bytes."})
+    refused("12 tokens", short.evaluate, model)
+    (tmp_path / "causal").mkdir()
+    load_tokenizer("bytes").save_pretrained(tmp_path / "causal" / "tokenizer")
+    causal = text_task(tmp_path / "causal", tokenizer=str(tmp_path / "causal" / "tokenizer"))
+    refused("needs a tokenizer with mask_token", causal.evaluate, model)
+
+
+# labeled sentences
+
+
+def sentence_task(folder, labels, columns=("sentence",), name="sentences"):
+    (folder / name).mkdir()
+    text = {column: [f"{column} {'ab' * number}" for number in range(len(labels))] for column in columns}
+    for split in ("train", "validation"):
+        datasets.Dataset.from_dict({**text, "label": labels}).to_parquet(folder / name / f"{split}.parquet")
+    recipe = {"task": "sequence-classification", "model": {"name": "crate-bert-base"}, "text": {"max_length": 64}}
+    return open_task(build_recipe({**recipe, "data": {"name": str(folder / name)}}))
+
+
+def classifier(labels, **fields):
+    return toys.build(
+        "sequence-classification", **{"vocab_size": 261, "max_position_embeddings": 64, "num_labels": labels, **fields}
+    )
+
+
+def naive_logits(model, task):
+    """Return the logits of single sentences, (n, outputs)."""
+    model.eval()
+    dataset = task.dataset("validation")
+    with torch.no_grad():
+        return torch.cat([model(input_ids=torch.tensor([row["input_ids"]])).logits for row in dataset])
+
+
+@pytest.mark.parametrize("columns", [("sentence",), ("sentence1", "sentence2")])
+def test_classes_are_measured_as_in_single_sentences(tmp_path, columns):
+    labels = [2, 0, 1, 1, 2, 0, 1]
+    model, task, heard = classifier(3).train(), sentence_task(tmp_path, labels, columns), []
+    report = task.evaluate(model, batch_size=3, progress=heard.append)
+    assert model.training, "the model is given back as it was"
+    assert heard == [3, 3, 1]
+    logits, labels = naive_logits(model, task), torch.tensor(labels)
+    scores = report.splits["validation"]
+    assert list(report.splits) == ["validation"]
+    assert scores["accuracy"] == pytest.approx(float((logits.argmax(-1) == labels).float().mean()))
+    assert scores["loss"] == pytest.approx(float(F.cross_entropy(logits, labels)), rel=1e-5)
+    assert scores["rows"] == 7
+    assert report.metrics == {"loss": scores["loss"], "accuracy": scores["accuracy"]}
+    assert task.evaluate(model, split="train").splits["train"]["accuracy"] == scores["accuracy"]
+
+
+def test_numbers_are_measured_as_in_single_sentences(tmp_path):
+    labels = np.array([0.5, 3.0, 2.0, 5.0, 1.5])
+    model, task = classifier(1), sentence_task(tmp_path, labels.tolist())
+    scores = task.evaluate(model, batch_size=2).splits["validation"]
+    predicted = naive_logits(model, task)[:, 0].double().numpy()
+    assert scores["loss"] == pytest.approx(float(((predicted - labels) ** 2).mean()), rel=1e-5)
+    assert scores["pearson"] == pytest.approx(stats.pearsonr(predicted, labels)[0], rel=1e-4)
+    assert scores["spearman"] == pytest.approx(stats.spearmanr(predicted, labels)[0])
+
+
+def test_sentence_models_that_do_not_fit_are_refused(tmp_path):
+    classes = sentence_task(tmp_path, [0, 2, 1], name="classes")
+    numbers = sentence_task(tmp_path, [0.5, 1.0, 2.5], name="numbers")
+    refused("has 3 outputs, but the labels are numbers", numbers.evaluate, classifier(3))
+    for labels in (1, 2, 4):
+        refused("the classes of", classes.evaluate, classifier(labels))
+    refused("task sequence-classification needs a CrateForSequenceClassification, not a CrateForMaskedLM",
+            classes.evaluate, toys.build("masked-lm"))  # fmt: skip
+    refused("unknown split 'tset'", classes.evaluate, classifier(3), split="tset")
+    refused("the tokenizer has 261 ids, the model only 29", classes.evaluate, classifier(3, vocab_size=29))

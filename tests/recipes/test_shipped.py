@@ -1,0 +1,387 @@
+"""Shipped recipes parse, build their models, and state the paper's settings."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+import yaml
+
+from codingrate.data import GLUE, dataset_names, text_names
+from codingrate.models import create_model
+from codingrate.models.presets import RELEASED_MAE
+from codingrate.recipes import Recipe, load_recipe, recipe_header, recipe_names, recipe_path, save_recipe
+from codingrate.recipes.files import HEADER
+from codingrate.recipes.schema import MUST_GIVE, TEXT_TASKS
+
+from .values import load, value
+
+NAMES = recipe_names()
+VARIANTS = {
+    name: list(yaml.safe_load(recipe_path(name).read_text(encoding="utf-8")).get("variants", {})) for name in NAMES
+}
+
+IMAGENET_1K = [f"crate-{size}-imagenet1k" for size in ("tiny", "small", "base", "large")]
+IMAGENET_21K = [f"crate-{size}-imagenet21k" for size in ("tiny", "small", "base")]
+TWINS = ["vit-tiny-imagenet1k", "vit-small-imagenet1k"]
+TRANSFER = [f"finetune-{data}" for data in ("cifar10", "cifar100", "flowers102", "oxford-pets")]
+FINETUNE = [*TRANSFER, "finetune-imagenet1k"]
+MAE = [f"crate-mae-{size}" for size in ("small", "base", "large")]
+DINO = ["crate-dino-small-patch16", "crate-dino-base-patch8"]
+BERT = [f"crate-bert-{size}" for size in ("medium", "base", "large")]
+GPT = [f"crate-gpt-{size}" for size in ("small", "base", "large")]
+TEXT_TWINS = ["bert-base", "gpt2-base"]
+LAPTOP = [
+    "digits", "fashion-mnist", "cifar10-small", "digits-mae", "cifar10-mae", "digits-dino", "cifar10-dino",
+    "pydoc-gpt", "pydoc-bert", "wikitext-gpt", "sst2",
+]  # fmt: skip
+STARTED = [*FINETUNE, "glue", "sst2"]
+
+
+VOCABULARIES = {"FacebookAI/roberta-base": 50265, "openai-community/gpt2": 50257, "bytes": 261}
+
+
+def build(recipe, classes=7):
+    """Build the model of a recipe on the meta device, with the config fields that its task gives it."""
+    fields = {
+        "num_labels": classes,
+        "image_size": recipe.augment.image_size,
+        "num_channels": recipe.augment.channels,
+        "id2label": {index: f"class {index}" for index in range(classes)},
+        "label2id": {f"class {index}": index for index in range(classes)},
+    }
+    if recipe.task == "autoencoding":
+        fields = {name: fields[name] for name in ("image_size", "num_channels")}
+    if recipe.task.endswith("-lm"):
+        words = VOCABULARIES.get(recipe.text.tokenizer, recipe.text.vocab_size)
+        fields = {"vocab_size": words, "max_position_embeddings": recipe.text.block}
+    with torch.device("meta"):
+        return create_model(recipe.model.name, **{**fields, **recipe.model.config})
+
+
+# Files
+
+
+def test_every_experiment_of_the_paper_is_shipped():
+    vision = {*IMAGENET_1K, *IMAGENET_21K, *TWINS, *FINETUNE, *MAE, *DINO, "vit-mae-base"}
+    assert sorted({*vision, *BERT, *GPT, *TEXT_TWINS, "glue", *LAPTOP} - set(NAMES)) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_round_trip_and_variants(name, tmp_path):
+    for number, variant in enumerate([None, *VARIANTS[name]]):
+        recipe = load(name, variant=variant)
+        assert isinstance(recipe, Recipe)
+        assert variant is None or recipe != load(name)
+        names = text_names() if recipe.task in TEXT_TASKS else dataset_names()
+        assert recipe.data.name in (*names, *GLUE, MUST_GIVE)
+        file = tmp_path / str(number) / "recipe.yaml"
+        save_recipe(recipe, file)
+        assert load_recipe(str(file)) == recipe
+        assert [path.name for path in file.parent.iterdir()] == ["recipe.yaml"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_header(name):
+    lines = recipe_path(name).read_text(encoding="utf-8").splitlines()
+    header = recipe_header(name)
+    assert all(header.values())
+    assert [f"# {key.capitalize()}: {text}" for key, text in header.items()] == lines[: len(HEADER)]
+    assert re.match(rf"crate train {name}( |$)", header["command"])
+    if name not in LAPTOP:  # large runs are not measured; their headers may state nothing but the paper's results
+        assert header["time"].startswith("not measured here")
+        assert re.match(r"not measured here; the paper\b", header["metric"])
+    assert ("model.from=" in header["command"]) == (name in STARTED)
+    needs_data = load(name).data.name == MUST_GIVE
+    assert not needs_data or "--data PATH" in header["command"] or "--variant TASK" in header["command"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if load(name).model.from_ is None])
+def test_builds_its_models(name):
+    for variant in [None, *VARIANTS[name]]:
+        recipe = load(name, variant=variant)
+        model = build(recipe, classes=7)
+        config = model.config
+        if recipe.task == "classification":
+            assert (config.num_labels, config.id2label[6]) == (7, "class 6")
+        if recipe.task.endswith("-lm"):
+            assert config.max_tokens >= recipe.text.block
+        else:
+            assert (config.image_size, config.num_channels) == (recipe.augment.image_size, recipe.augment.channels)
+        assert {key: getattr(config, key) for key in recipe.model.config} == recipe.model.config
+        assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in LAPTOP])
+def test_batches_divide_over_four_devices(name):
+    for variant in [None, *VARIANTS[name]]:
+        recipe = load(name, variant=variant)
+        assert recipe.schedule.batch_size % (4 * recipe.run.per_device_batch_size) == 0
+
+
+# The paper's settings
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "parameters"),
+    [
+        ("crate-tiny-imagenet1k", 1000, 6_090_856),
+        ("crate-small-imagenet1k", 1000, 13_116_328),
+        ("crate-base-imagenet1k", 1000, 22_796_008),
+        ("crate-large-imagenet1k", 1000, 77_641_192),
+        ("crate-tiny-imagenet21k", 21842, 5_743_250),
+        ("crate-small-imagenet21k", 21842, 14_118_482),
+        ("crate-base-imagenet21k", 21842, 38_831_570),
+        ("crate-bert-medium", 0, 32_626_265),
+        ("crate-bert-base", 0, 60_922_713),
+        ("crate-bert-large", 0, 128_723_033),
+        ("crate-gpt-base", 0, 60_701_184),
+        ("crate-gpt-large", 0, 242_880_000),
+    ],
+)
+def test_parameters(name, classes, parameters):
+    assert count(load(name), classes) == parameters
+
+
+def count(recipe, classes=7):
+    return build(recipe, classes).num_parameters()
+
+
+# Where the paper is silent, the released code decides: everything decays, gradients are not clipped.
+RELEASED = {"optimizer.decay": "all", "optimizer.max_grad_norm": 0.0}
+PAPER = [
+    (
+        [*IMAGENET_1K, *TWINS],
+        {
+            "data.name": "imagenet-1k",
+            "optimizer.name": "lion",
+            "optimizer.lr": 2.4e-4,
+            "optimizer.weight_decay": 0.5,
+            "optimizer.betas": [0.9, 0.99],
+            "optimizer.label_smoothing": 0.1,
+            "schedule.batch_size": 2048,
+            "schedule.epochs": 150,
+            "schedule.warmup_epochs": 5,
+            "schedule.scheduler": "cosine",
+            "augment.crop": "random-resized",
+            "augment.flip": 0.5,
+            "augment.rand_augment": None,
+            "augment.image_size": 224,
+            "augment.evaluation": "center",
+            **RELEASED,
+        },
+    ),
+    (
+        IMAGENET_21K,
+        {
+            "data.name": "imagenet-21k",
+            "optimizer.name": "lion",
+            "optimizer.lr": 9.6e-5,
+            "optimizer.weight_decay": 0.05,
+            "schedule.batch_size": 4096,
+            "schedule.epochs": 90,
+            "augment.crop": "center",
+            "augment.evaluation_ratio": 1.0,
+            "augment.flip": 0.5,
+            **RELEASED,
+        },
+    ),
+    (
+        FINETUNE,
+        {
+            "optimizer.name": "adamw",
+            "optimizer.lr": 5e-5,
+            "optimizer.weight_decay": 0.01,
+            "optimizer.label_smoothing": 0.0,
+            "schedule.batch_size": 256,
+            "augment.image_size": 224,
+            "augment.flip": 0.5,
+            "augment.rand_augment": [2, 14],
+            "model.from": MUST_GIVE,
+            **RELEASED,
+        },
+    ),
+    (TRANSFER, {"schedule.epochs": 200, "augment.evaluation": "resize"}),  # epochs of the released script
+    (["finetune-imagenet1k"], {"schedule.epochs": 50, "augment.evaluation": "center"}),
+    (
+        MAE,
+        {
+            "task": "autoencoding",
+            "optimizer.name": "adamw",
+            "optimizer.lr": 3e-5,
+            "optimizer.weight_decay": 0.1,
+            "schedule.batch_size": 4096,
+            "schedule.epochs": 800,
+            "schedule.warmup_epochs": 40,
+        },
+    ),
+    (
+        DINO,
+        {
+            "task": "distillation",
+            "optimizer.name": "adamw",
+            "optimizer.lr": 2e-3,
+            "optimizer.weight_decay": 0.005,
+            "optimizer.max_grad_norm": 3.0,
+            "optimizer.clip_by": "tensor",
+            "schedule.epochs": 100,
+            "distillation.student_temperature": 0.1,
+            "distillation.teacher_temperature": 0.04,
+            "distillation.final_teacher_temperature": 0.04,
+            "distillation.momentum": 0.996,
+        },
+    ),
+    (
+        [*BERT, "bert-base"],
+        {
+            "task": "masked-lm",
+            "optimizer.lr": 1e-3,
+            "optimizer.betas": [0.9, 0.98],
+            "optimizer.weight_decay": 0.01,
+            "schedule.batch_size": 8096,
+            "schedule.steps": 30_000,
+            "schedule.warmup_steps": 1800,
+            "schedule.scheduler": "linear",
+            "text.tokenizer": "FacebookAI/roberta-base",
+            "text.mask_probability": 0.15,
+        },
+    ),
+    (
+        [*GPT, "gpt2-base"],
+        {
+            "task": "causal-lm",
+            "data.name": "openwebtext",
+            "optimizer.lr": 6e-4,
+            "optimizer.betas": [0.9, 0.95],
+            "optimizer.weight_decay": 0.1,
+            "schedule.batch_size": 384,
+            "schedule.steps": 600_000,
+            "schedule.warmup_steps": 2000,
+            "schedule.scheduler": "cosine",
+            "schedule.final_lr": 6e-5,
+            "text.block": 1024,
+        },
+    ),
+    (["glue"], {"task": "sequence-classification", "model.from": MUST_GIVE}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), [(name, settings) for names, settings in PAPER for name in names])
+def test_paper(name, settings):
+    assert {key: value(load(name), key) for key in settings} == settings
+
+
+def test_the_released_variant_decays_and_clips_as_the_released_code():
+    recipe = load("crate-base-imagenet1k", variant="released")
+    assert {key: value(recipe, key) for key in RELEASED} == RELEASED
+
+
+@pytest.mark.parametrize("name", [*IMAGENET_1K, "finetune-imagenet1k"])
+def test_imagenet_is_measured_at_256_then_224(name):
+    augment = load(name).augment
+    assert round(augment.image_size * augment.evaluation_ratio) == 256
+
+
+GLUE_EPOCHS = {"mrpc": 5, "mnli": 8, "wnli": 5}
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_glue_is_fine_tuned_as_in_the_paper(name):
+    recipe = load("glue", variant=name)
+    assert recipe.data.name == name
+    settings = (recipe.schedule.epochs, recipe.text.max_length, recipe.optimizer.lr, recipe.schedule.batch_size)
+    assert settings == (GLUE_EPOCHS.get(name, 3), 128 if name == "wnli" else 512, 2e-5, 32)
+
+
+ADAM = {"optimizer.name": "adam"}
+RELEASED_DINO = {"optimizer.lr": 1e-3, "optimizer.weight_decay": 0.04, "optimizer.final_weight_decay": 0.4}
+ABLATIONS = {
+    ("crate-base-imagenet1k", "eta-0.02"): {"model.config": {"step_size": 0.02}},
+    ("crate-base-imagenet1k", "eta-0.5"): {"model.config": {"step_size": 0.5}},
+    ("crate-base-imagenet1k", "lambda-0.02"): {"model.config": {"sparsity": 0.02}},
+    ("crate-base-imagenet1k", "lambda-0.5"): {"model.config": {"sparsity": 0.5}},
+    ("crate-base-imagenet1k", "epochs-90"): {"schedule.epochs": 90},
+    ("crate-base-imagenet1k", "epochs-300"): {"schedule.epochs": 300},
+    ("crate-base-imagenet1k", "wd-1.0"): {"optimizer.weight_decay": 1.0},
+    ("crate-base-imagenet1k", "wd-0.05"): {"optimizer.weight_decay": 0.05},
+    ("crate-base-imagenet1k", "lr-4.8e-4"): {"optimizer.lr": 4.8e-4},
+    ("crate-base-imagenet1k", "lr-1.2e-4"): {"optimizer.lr": 1.2e-4},
+    ("crate-base-imagenet1k", "mssa-tied"): {"model.config": {"attention": "mssa-tied"}},
+    ("crate-base-imagenet1k", "prox"): {"model.config": {"sparsifier": "prox", "prox_alpha": 1.0}},
+    ("crate-base-imagenet1k", "soft-threshold"): {"model.config": {"sparsifier": "ista-soft", "sparsity": 10.0}},
+    ("crate-base-imagenet1k", "no-ista"): {"model.config": {"sparsifier": "none"}},
+    ("crate-base-imagenet1k", "released"): {
+        "model.config": {"skip": "residual"},
+        "optimizer.lr": 2e-4,
+        "optimizer.weight_decay": 0.05,
+        "schedule.epochs": 200,
+        "schedule.batch_size": 512,
+        "schedule.warmup_epochs": 20,
+        "run.per_device_batch_size": 64,
+        "run.precision": "fp16",
+    },
+    ("crate-small-imagenet21k", "mssa-mlp"): {"model.config": {"sparsifier": "mlp"}},
+    ("crate-small-imagenet21k", "mhsa-ista"): {"model.config": {"attention": "mhsa"}},
+    ("crate-small-imagenet21k", "vit"): {
+        "model.config": {"attention": "mhsa", "sparsifier": "mlp", "skip": "residual", "patch_norm": False}
+    },
+    **{(name, "batch-512"): {"schedule.batch_size": 512} for name in TRANSFER},
+    **{(name, "after-21k"): {"schedule.batch_size": 128, "run.per_device_batch_size": 32} for name in TRANSFER},
+    ("finetune-imagenet1k", "base"): {"schedule.batch_size": 128},
+    ("crate-mae-base", "base-rate"): {"optimizer.lr": 4.8e-4},
+    ("crate-mae-base", "released"): {"model.config": dict(RELEASED_MAE)},
+    ("crate-mae-base", "norm-pix"): {"model.config": {"loss_on": "masked", "normalize_pixels": True}},
+    ("crate-dino-small-patch16", "paper-head"): {"model.config": {"projection_head": "paper"}},
+    ("crate-dino-small-patch16", "released"): RELEASED_DINO,
+    ("crate-dino-small-patch16", "warm-teacher"): {
+        "distillation.final_teacher_temperature": 0.07,
+        "distillation.temperature_epochs": 30,
+    },
+    ("crate-dino-small-patch16", "vit"): {**RELEASED_DINO, "model.name": "vit-small-patch16-224"},
+    ("crate-bert-base", "adam"): ADAM,
+    ("crate-bert-base", "batch-8192"): {"schedule.batch_size": 8192, "run.per_device_batch_size": 32},
+    ("crate-gpt-base", "adam"): ADAM,
+    ("crate-gpt-base", "no-ista"): {"model.config": {"vocab_size": 50304, "sparsifier": "none"}},
+    ("crate-bert-base", "learned-positions"): {
+        "model.config": {"dropout": 0.1, "max_position_embeddings": 514, "positions": "learned"}
+    },
+    ("crate-gpt-base", "learned-positions"): {"model.config": {"vocab_size": 50304, "positions": "learned"}},
+    ("crate-gpt-base", "batch-480"): {"schedule.batch_size": 480},
+    ("gpt2-base", "small"): {"model.config": {"vocab_size": 50257, "hidden_size": 512, "num_attention_heads": 8}},
+    **{
+        ("glue", name): {
+            "data.name": name,
+            "schedule.epochs": GLUE_EPOCHS.get(name, 3),
+            "text.max_length": 128 if name == "wnli" else 512,
+        }
+        for name in GLUE
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "variant"), ABLATIONS)
+def test_an_ablation_changes_what_its_row_states_and_nothing_else(name, variant):
+    plain, changed = load(name).to_dict(), load(name, variant=variant).to_dict()
+    for key, wanted in ABLATIONS[name, variant].items():
+        section, field = key.split(".")
+        assert changed[section][field] == wanted
+        changed[section][field] = plain[section][field]
+    assert changed == plain
+
+
+def test_the_table_of_ablations_is_complete():
+    assert {(name, v) for name in NAMES if name not in LAPTOP for v in VARIANTS[name]} == set(ABLATIONS)
+
+
+@pytest.mark.parametrize("name", ["fashion-mnist", "cifar10-small"])
+def test_the_black_box_twin_differs_only_in_its_blocks(name):
+    plain, twin = load(name), load(name, variant="vit")
+    black_box = {"attention": "mhsa", "sparsifier": "mlp", "skip": "residual", "patch_norm": False}
+    assert twin.model.config == {**plain.model.config, **black_box}
+    assert replace(twin, model=plain.model) == plain
+
+
+def test_the_twin_on_wikitext_has_as_many_parameters():
+    plain, twin = load("wikitext-gpt"), load("wikitext-gpt", variant="gpt2")
+    assert count(twin) == pytest.approx(count(plain), rel=0.02)
+    assert replace(twin, model=plain.model) == plain

@@ -1,0 +1,477 @@
+"""The Python API as a user calls it: train, open a run or a model, evaluate, predict, and look inside."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import shutil
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+import codingrate as cr
+from codingrate.recipes import Recipe
+from codingrate.tasks import ClassificationReport
+from tests.models import released_files
+from tests.pages import Reader
+from tests.refusals import refused
+
+from .texts import train_text, write_sentences
+from .toys import assert_same, digit_pictures, digits_images, dino, lines, mae, naive_metrics, saved, train_toy
+
+TINY = {
+    "model.config.hidden_size": 24,
+    "model.config.num_hidden_layers": 2,
+    "model.config.num_attention_heads": 3,
+    "model.config.class_token": True,
+    "model.config.pooling": "class",
+    "optimizer.lr": 3e-3,
+    "schedule.epochs": 2,
+    "schedule.batch_size": 360,
+    "schedule.warmup_epochs": 0,
+    "run.checkpoint_steps": 4,
+    "run.layerwise_epochs": 1,
+    "run.log_steps": 2,
+}
+
+TUNED = ["schedule.steps=2", "schedule.batch_size=20", "run.per_device_batch_size=20"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return a run of the shipped recipe `digits` with tiny settings."""
+    return cr.train("digits", output=tmp_path_factory.mktemp("run") / "digits", overrides=TINY, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def twin(few, tmp_path_factory):
+    """Return a black-box run on the same kind of images."""
+    changes = {**few, "model.name": "vit-tiny-patch16-224", "schedule.steps": 2}
+    return train_toy(tmp_path_factory.mktemp("twin") / "vit", changes)
+
+
+@pytest.fixture(scope="module")
+def autoencoder(few, tmp_path_factory):
+    return train_toy(tmp_path_factory.mktemp("mae") / "mae", mae({**few, "schedule.steps": 2}))
+
+
+@pytest.fixture(scope="module")
+def teacher(few, tmp_path_factory):
+    return train_toy(tmp_path_factory.mktemp("dino") / "dino", dino({**few, "schedule.steps": 2}))
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory):
+    return train_text(tmp_path_factory.mktemp("gpt") / "gpt", "causal-lm", {"schedule.steps": 3})
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return train_text(tmp_path_factory.mktemp("bert") / "bert", "masked-lm", {"schedule.steps": 3})
+
+
+# Recipe, history, model
+
+
+def test_training_returns_the_run_that_is_opened_by_its_folder(run):
+    again = cr.Run(run.folder)
+    for one in (run, again, cr.Run(str(run.folder))):
+        assert (one.folder, one.run_folder, one.name) == (run.folder, run.folder, "digits")
+        assert isinstance(one.recipe, Recipe)
+        assert (one.recipe.optimizer.lr, one.recipe.model.config["hidden_size"]) == (3e-3, 24)
+        assert one.recipe.augment == cr.load_recipe("digits").augment
+        assert "lr: 0.003" in one.recipe_text
+        assert one.metrics == pytest.approx(naive_metrics(run.model()), rel=1e-5)
+        assert one.headline.startswith(f"top-1 {one.metrics['top1']:.2%}")
+        assert one.parameters() == run.model().num_parameters()
+        assert one.seconds > 0
+        assert repr(one) == f"Run({str(run.folder)!r})"
+    assert again.recipe == run.recipe
+
+
+def test_the_history_is_a_table(run):
+    history = run.history
+    assert isinstance(history, pd.DataFrame)
+    assert list(history.columns[:3]) == ["kind", "step", "epoch"]
+    assert len(history) == len(lines(run.folder))
+    training = history[history.kind == "training"]
+    assert training.step.tolist() == [1, 2, 4, 6, 8]
+    assert training.loss.tolist() == [line["loss"] for line in lines(run.folder, "training")]
+    assert history[history.kind == "evaluation"].eval_top1.tolist()[-1] == run.metrics["top1"]
+    assert history[history.kind == "layerwise"].step.tolist() == [0, 4, 8]
+
+
+def test_models_are_the_last_the_best_or_that_of_a_step(run):
+    for checkpoint in ("last", "best"):
+        model = run.model(checkpoint)
+        assert isinstance(model, cr.CrateForImageClassification)
+        assert not model.training
+        assert_same(model.state_dict(), saved(run.folder, checkpoint))
+    assert_same(run.model().state_dict(), saved(run.folder, "last"))
+    assert_same(run.model(checkpoint=8).state_dict(), saved(run.folder, "last"))
+    assert not torch.equal(run.model(4).head.weight, run.model(8).head.weight)
+    refused("there is no saved model for checkpoint 5", run.model, 5)
+    refused("unknown checkpoint 'lats'; did you mean 'last'", run.model, "lats")
+
+
+def test_every_model_is_a_copy_of_its_own(run):
+    model = run.model()
+    with torch.no_grad():
+        model.head.weight.zero_()
+    assert run.model().head.weight.any()
+    assert run.evaluate().top1 == pytest.approx(run.metrics["top1"])
+
+
+def test_a_run_that_is_open_while_it_is_trained_follows_it(few, tmp_path):
+    changes = {**few, "optimizer.lr": 0.02, "schedule.steps": 2}
+    train_toy(tmp_path / "run", changes)
+    opened = cr.Run(tmp_path / "run")
+    assert opened.evaluate().loss == pytest.approx(opened.metrics["loss"], rel=1e-5)
+    before, answers = opened.metrics["loss"], opened.predict(digit_pictures(1))
+    shutil.rmtree(tmp_path / "run")
+    train_toy(tmp_path / "run", {**changes, "schedule.steps": 8})
+    assert opened.metrics["loss"] != before
+    assert opened.evaluate().loss == pytest.approx(opened.metrics["loss"], rel=1e-5)
+    assert opened.predict(digit_pictures(1)) != answers
+
+
+def test_the_checkpoint_of_an_averaged_run_is_the_average(few, tmp_path):
+    averaged = train_toy(tmp_path / "run", {**few, "run.ema": 0.7, "schedule.steps": 4, "run.checkpoint_steps": 4})
+    assert_same(averaged.model(4).state_dict(), saved(averaged.folder))
+    folder = averaged.folder / "checkpoints" / "checkpoint-4"
+    assert not torch.equal(averaged.model(4).head.weight, load_file(folder / "model.safetensors")["head.weight"])
+    assert_same(cr.Run(folder).model().state_dict(), saved(averaged.folder))
+
+
+def test_the_processor_prepares_images_as_the_model_reads_them(run):
+    picture = np.asarray(digit_pictures(1)[0])[..., None]
+    pixels = run.processor(images=picture, return_tensors="pt", input_data_format="channels_last")["pixel_values"]
+    torch.testing.assert_close(pixels, digits_images(1)[0])
+
+
+def test_the_checkpoint_of_a_self_distilled_run_is_the_teacher(teacher):
+    for model in (teacher.model(2), cr.Run(teacher.folder / "checkpoints" / "checkpoint-2").model()):
+        assert isinstance(model, cr.CrateForImageClassification)
+        assert_same(model.state_dict(), saved(teacher.folder))
+
+
+# Evaluation and prediction
+
+
+def test_evaluation_of_checkpoints_splits_and_other_data(run, few, tmp_path):
+    report = run.evaluate()
+    assert isinstance(report, ClassificationReport)
+    assert report.metrics == pytest.approx(run.metrics, rel=1e-5)
+    assert (report.data, report.split, report.images) == ("digits", "test", 359)
+    best = max(line["eval_top1"] for line in lines(run.folder, "evaluation"))
+    assert run.evaluate(checkpoint="best", batch_size=7).top1 == pytest.approx(best)
+    assert run.evaluate(checkpoint=8).metrics == pytest.approx(report.metrics, rel=1e-6)
+    assert run.evaluate(split="train").images == 1438
+    assert run.evaluate("digits").images == 359
+    assert run.evaluate(few["data.name"]).images == 23
+    refused("unknown split", run.evaluate, split="tset")
+    folder = report.save(tmp_path / "evaluation")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "confusion.csv", "confusion.png", "metrics.json", "per_class.csv",
+    ]  # fmt: skip
+    assert json.loads((folder / "metrics.json").read_text())["top1"] == report.top1
+    page = Reader.of(report._repr_html_())
+    assert f"{report.top1}"[:6] in page.text
+    assert "accuracy" in page.text
+
+
+def test_predict_reads_files_and_pictures(run, tmp_path):
+    pictures = digit_pictures(3)
+    pictures[0].save(tmp_path / "digit.png")
+    answers = run.predict(pictures)
+    with torch.no_grad():
+        scores = run.model()(digits_images(3)[0]).logits.softmax(-1)
+    for answer, row in zip(answers, scores, strict=True):
+        assert len(answer) == 10
+        assert answer[0]["label"] == str(int(row.argmax()))
+        assert answer[0]["score"] == pytest.approx(float(row.max()), abs=1e-6)
+    single = run.predict(pictures[0])
+    assert run.predict(tmp_path / "digit.png") == run.predict(str(tmp_path / "digit.png")) == single
+    assert [entry["score"] for entry in single[0]] == pytest.approx([entry["score"] for entry in answers[0]], abs=1e-6)
+    assert run.predict(pictures[0], checkpoint=4) != single
+
+
+def test_progress_is_told_how_much_is_done(run):
+    seen = []
+
+    class Bar:
+        def __init__(self, description, total):
+            self.description, self.done = description, 0
+            seen.append(self)
+
+        def __enter__(self):
+            return self.advance
+
+        def advance(self, amount=1):
+            self.done += amount
+
+        def __exit__(self, *_):
+            pass
+
+    cr.Run(run.folder, progress=Bar).evaluate()
+    assert [(bar.description, bar.done) for bar in seen] == [("evaluate", 359)]
+
+
+# Inside the model
+
+
+def test_inspect_compares_models_and_writes_a_report(run, twin, tmp_path):
+    report = run.inspect(limit=16, compare=[twin], batch_size=5)
+    assert len(report.panels) > 4
+    assert all(panel.title and panel.name for panel in report.panels)
+    assert sorted(report.tables) == ["digits", "vit"]
+    assert report.tables["digits"].layer.tolist() == [1, 2]
+    assert sorted(report.to_dict()["panels"]) == sorted(panel.name for panel in report.panels)
+    brief = replace(report, panels=report.panels[:2])  # drawing all figures takes seconds
+    folder = brief.save(tmp_path / "report")
+    assert json.loads((folder / "report.json").read_text()) == brief.to_dict()
+    assert report.title in Reader.of((folder / "report.html").read_text()).text
+    assert "<iframe" in brief._repr_html_()
+    alone = run.inspect(limit=16, layers=[1], checkpoint="best")
+    assert list(alone.tables) == ["digits"]
+    same = run.inspect(limit=16, compare=[str(twin.folder)], batch_size=3)
+    pd.testing.assert_frame_equal(same.tables["vit"], report.tables["vit"], rtol=1e-4)
+
+
+def test_models_that_cannot_be_compared(run, gpt):
+    refused("this is the model itself", run.inspect, compare=[run], limit=4)
+    refused("it reads text", run.inspect, compare=[gpt], limit=4)
+    refused("it reads 224 pixels a side", run.inspect, compare=["crate-tiny-patch16-224"], limit=4)
+    refused("reads images", run.inspect, data="pydoc", limit=4)
+
+
+def test_attention_and_segments_of_pictures(run, tmp_path):
+    pictures = digit_pictures(2)
+    maps = run.attention(pictures, layers=[0, -1])
+    assert [[entry.layer for entry in layers] for layers in maps] == [[0, 1], [0, 1]]
+    entry = maps[1][0]
+    assert list(entry.maps) == ["head 1", "head 2", "head 3", "mean"]
+    assert all(own.sum() == pytest.approx(1, abs=1e-4) for own in entry.maps.values())
+    assert entry.grid().width > entry.image.width
+    pictures[0].save(tmp_path / "digit.png")
+    (segments,) = run.segment([tmp_path / "digit.png"], masks=2, refine=False)
+    assert len(segments) <= 2
+    assert all(segment.mask.shape == (8, 8) and 0 <= segment.score <= 1 for segment in segments)
+
+
+def test_probe_measures_trained_untrained_and_pixel_features(run, teacher, tmp_path):
+    for features in ("trained", "untrained", "pixels"):
+        report = run.probe("knn", features, limit=200, ks=[1, 5])
+        assert 0 < report.metrics["top1"] <= 1
+        assert report.about["features"] == features
+        assert report.images == {"train": 200, "test": 200}
+    assert report.width == 64, "pixels"
+    logistic = run.probe(limit=100)
+    assert logistic.method == "logistic"
+    assert logistic.save(tmp_path / "probe").joinpath("metrics.json").is_file()
+    assert teacher.probe("knn", data="digits", limit=100, ks=[5]).width == 24
+    refused("unknown", run.probe, "svm", limit=20)
+
+
+def test_finetune_makes_a_run_of_its_own(run, few, tmp_path):
+    tuned = run.finetune(tmp_path / "tuned", TUNED, data=few["data.name"], quiet=True)
+    assert tuned.recipe.source == str(run.model_folder())
+    assert tuned.recipe.optimizer.lr == cr.load_recipe("finetune-cifar10").optimizer.lr
+    assert tuned.recipe.augment.image_size == 8
+    assert lines(tuned.folder, "evaluation")[-1]["step"] == 2
+
+
+def test_reconstruct_shows_masked_images(autoencoder, tmp_path):
+    pictures = digit_pictures(3)
+    result = autoencoder.reconstruct(pictures, seed=3)
+    assert len(result.losses) == len(result.pictures()) == 3
+    torch.testing.assert_close(result.columns[0], digits_images(3)[0])
+    assert result.save(tmp_path / "sheet.png").is_file()
+    assert autoencoder.reconstruct(count=5).names == [f"test image {index}" for index in range(5)]
+    pictures[0].save(tmp_path / "digit.png")
+    assert autoencoder.reconstruct([tmp_path / "digit.png"], seed=3).losses == pytest.approx(result.losses[:1])
+
+
+def test_text_is_generated_measured_and_filled(gpt, bert, tmp_path):
+    result = gpt.generate("The ", tokens=5, seed=3)
+    assert (result.prompt, result.tokens) == ("The ", 5)
+    assert result.text == gpt.generate("The ", tokens=5, seed=3).text
+    assert len({gpt.generate("The ", tokens=8, seed=seed).text for seed in range(4)}) > 1
+    assert gpt.predict("The ")[0] == gpt.generate("The ", do_sample=False).text
+    report = gpt.perplexity(limit=200)
+    assert report.cross_entropy == pytest.approx(np.log(report.perplexity))
+    assert gpt.evaluate().metrics["cross_entropy"] > 0
+    (tmp_path / "passages.txt").write_text("one two three\nfour five six\n")
+    assert gpt.lambada(tmp_path / "passages.txt").texts == 2
+    ((*candidates,),) = bert.fill("a <mask> b", top=3)
+    assert len(candidates) == 3
+    assert candidates == sorted(candidates, key=lambda candidate: -candidate.probability)
+    assert set(gpt.baseline()) == {"3-gram"}
+    assert set(bert.baseline()) == {"unigram"}
+    assert gpt.inspect(limit=4).panels
+
+
+@pytest.mark.parametrize("name", ["generate", "fill", "reconstruct", "perplexity", "lambada", "evaluate_real"])
+def test_a_run_of_another_task_is_refused(name, run, autoencoder, tmp_path):
+    one = autoencoder if name == "evaluate_real" else run
+    arguments = {"generate": ["x"], "fill": ["x"], "lambada": [tmp_path / "x"], "evaluate_real": [tmp_path / "x"]}
+    line = refused("needs a run of task", getattr(one, name), *arguments.get(name, []))
+    assert line.startswith(f"{one.source}: its task is {one.recipe.task}")
+
+
+def test_text_models_do_not_read_images(gpt):
+    for call in (gpt.attention, gpt.segment):
+        refused("the model reads text; use a vision model", call, digit_pictures(1))
+    refused("has no image features", gpt.probe)
+
+
+# Models that are not runs
+
+
+def test_a_model_inside_a_run_belongs_to_it(run):
+    best = cr.Run(run.folder / "model" / "best")
+    assert (best.run_folder, best.name) == (run.folder, "best")
+    assert best.recipe == run.recipe
+    assert_same(best.model().state_dict(), saved(run.folder, "best"))
+    assert best.evaluate().metrics == pytest.approx(run.evaluate(checkpoint="best").metrics)
+    step = cr.Run(run.folder / "checkpoints" / "checkpoint-4")
+    assert step.recipe == run.recipe
+    assert_same(step.model().state_dict(), run.model(4).state_dict())
+    assert len(step.history) == len(run.history)
+
+
+def test_a_saved_model_without_its_run_answers_the_same(run, gpt, bert, tmp_path):
+    """The saved image processor and tokenizer say how its inputs are read."""
+    for one, inputs, data in (
+        (run, digit_pictures(3), "digits"),
+        (gpt, ["The ", "A "], "pydoc"),
+        (bert, ["a <mask> b"], "pydoc"),
+    ):
+        folder = tmp_path / one.name
+        shutil.copytree(one.model_folder(), folder)
+        alone = cr.Run(folder)
+        assert (alone.folder, alone.run_folder, alone.recipe, alone.recipe_text) == (folder, None, None, None)
+        assert alone.predict(inputs) == one.predict(inputs)
+        assert alone.parameters() == one.parameters()
+        assert alone.evaluate(data).metrics == pytest.approx(one.evaluate().metrics, rel=1e-5)
+        refused("not a run folder (it has no recipe.yaml)", lambda alone=alone: alone.history)
+        refused("does not name a dataset", alone.evaluate)
+
+
+def test_labeled_sentences_of_a_saved_model(tmp_path):
+    films = str(write_sentences(tmp_path / "films.csv"))
+    changes = {"data.name": films, "schedule.steps": 3}
+    one = train_text(tmp_path / "run", "sequence-classification", changes)
+    shutil.copytree(one.model_folder(), tmp_path / "alone")
+    alone = cr.Run(tmp_path / "alone")
+    assert alone.predict(["good", "ugly bad"]) == one.predict(["good", "ugly bad"])
+
+
+def test_a_model_name_has_random_weights_from_a_fixed_seed():
+    one, two = cr.Run("crate-tiny-patch16-224"), cr.Run("crate-tiny-patch16-224")
+    assert (one.untrained, one.folder, one.run_folder, one.recipe) == (True, None, None, None)
+    assert (one.name, one.task.recipe.task) == ("crate-tiny-patch16-224", "classification")
+    torch.manual_seed(3)
+    assert_same(one.model().state_dict(), two.model().state_dict())
+    assert one.task.recipe.augment.image_size == 224
+    assert len(one.attention(digit_pictures(1), layers=[-1])[0]) == 1
+    refused("does not name a dataset", one.evaluate)
+
+
+def test_a_released_file_is_opened(tmp_path):
+    shapes = released_files.classifier(d=384, depth=2, side=4, patches=16, classes=7)
+    file = released_files.write(tmp_path, released_files.random_values(shapes))
+    one = cr.Run(file)
+    assert one.folder is None
+    assert one.model().config.num_labels == 7
+    assert_same(one.model().state_dict(), cr.load_released(file).state_dict())
+
+
+@pytest.mark.parametrize("source", ["runs/nowhere/at/all", "crate-tiny-patch61-224", "/nowhere", "file.pth"])
+def test_sources_that_are_nothing(source):
+    refused(f"unknown run folder, checkpoint file or model {source!r}", cr.Run, source)
+
+
+def test_folders_without_a_model(tmp_path):
+    refused("there is no saved model", cr.Run(tmp_path).model)
+    cr.Run.start(tmp_path / "new", cr.load_recipe("digits"))
+    started = cr.Run(tmp_path / "new")
+    assert len(started.history) == 0
+    refused("there is no saved model for checkpoint 'last'", started.model)
+
+
+# Global state
+
+
+def global_state():
+    from datasets.utils.logging import is_progress_bar_enabled
+    from transformers.utils import logging as transformers_logging
+
+    return {
+        "python": random.getstate(),
+        "numpy": [str(part) for part in np.random.get_state()],
+        "torch": torch.get_rng_state().tolist(),
+        "environment": dict(os.environ),
+        "threads": torch.get_num_threads(),
+        "dtype": torch.get_default_dtype(),
+        "gradients": torch.is_grad_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "verbosity": transformers_logging.get_verbosity(),
+        "transformers bars": transformers_logging.is_progress_bar_enabled(),
+        "datasets bars": is_progress_bar_enabled(),
+        "handlers": {name: list(logging.getLogger(name).handlers) for name in ("", "codingrate", "transformers")},
+        "levels": {name: logging.getLogger(name).level for name in ("", "codingrate", "transformers")},
+        "folder": os.getcwd(),
+        "filters": list(warnings.filters),
+    }
+
+
+@pytest.fixture
+def changed_state():
+    """Return a function that calls another one and returns the names of the global state that it changed."""
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity(transformers.logging.CRITICAL)  # a level that the package does not set
+
+    def call(function):
+        random.seed(11)
+        np.random.seed(11)
+        torch.manual_seed(11)
+        before = global_state()
+        function()
+        after = global_state()
+        return [key for key in before if before[key] != after[key]]
+
+    yield call
+    transformers.logging.set_verbosity(verbosity)
+
+
+def test_no_call_changes_global_state(run, twin, autoencoder, teacher, gpt, bert, few, tmp_path, changed_state):
+    pictures, numbers, report = digit_pictures(2), iter(range(100)), run.inspect(limit=4)
+    calls = {
+        "train": lambda: train_toy(tmp_path / str(next(numbers)), {**few, "model.config.dropout": 0.1}),
+        "train text": lambda: train_text(tmp_path / str(next(numbers)), "masked-lm", {"schedule.steps": 1}),
+        "train dino": lambda: train_toy(tmp_path / str(next(numbers)), dino({**few, "schedule.steps": 1})),
+        "create": lambda: cr.Run("crate-tiny-patch16-224").model(),
+        "open": lambda: (cr.Run(run.folder).model(), cr.Run(run.folder).history, cr.Run(run.folder).processor),
+        "evaluate": lambda: (run.evaluate(), autoencoder.evaluate(), bert.evaluate(), gpt.evaluate()),
+        "predict": lambda: (run.predict(pictures), gpt.predict("The "), bert.predict("a <mask>")),
+        "generate": lambda: gpt.generate("The ", tokens=3),
+        "reconstruct": lambda: autoencoder.reconstruct(pictures),
+        "inspect": lambda: (run.inspect(limit=4, compare=[twin]), gpt.inspect(limit=4)),
+        "save": lambda: replace(report, panels=report.panels[:2]).save(tmp_path / "report"),
+        "attention": lambda: (run.attention(pictures), run.segment(pictures)),
+        "probe": lambda: [teacher.probe("knn", features, limit=40, ks=[3]) for features in ("trained", "untrained")],
+        "logistic": lambda: run.probe(limit=40),
+        "finetune": lambda: run.finetune(
+            tmp_path / str(next(numbers)), TUNED, data=few["data.name"], quiet=True,
+        ),
+    }  # fmt: skip
+    assert {name: changes for name, call in calls.items() if (changes := changed_state(call))} == {}

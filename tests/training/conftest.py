@@ -1,3 +1,0 @@
-"""A cache of its own for what `datasets` writes."""
-
-from tests.data.conftest import _private_cache  # noqa: F401  (an autouse fixture)
