@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from codingrate.data import Augment
 from codingrate.errors import CrateError
 from codingrate.tasks import ClassificationReport, MaskedReport, Reconstruction, SentenceReport
 from codingrate.tasks.reports import confusion_picture
@@ -147,8 +148,8 @@ def test_a_reconstruction_is_drawn_in_rows_of_three_pictures(tmp_path, channels)
     """Normalized pixels (batch, channels, 5, 5) become pictures again, without blur."""
     draw = torch.Generator().manual_seed(0)
     bytes_ = [torch.randint(0, 256, (2, channels, 5, 5), generator=draw) for _ in range(3)]
-    mean, std = (0.5,) * channels, (0.25,) * channels
-    result = Reconstruction(["a", "b"], [0.5, 1.5], [(part / 255 - 0.5) / 0.25 for part in bytes_], (mean, std))
+    augment = Augment(channels=channels, mean=(0.5,) * channels, std=(0.25,) * channels)
+    result = Reconstruction(["a", "b"], [0.5, 1.5], [(part / 255 - 0.5) / 0.25 for part in bytes_], augment)
     assert result.loss == 1.0
     rows = result.pictures()
     for row, (left, middle, right) in enumerate(rows):

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from codingrate import create_model
-from codingrate.data import Augment, BatchAugment
+from codingrate.data import Augment, BatchAugment, unnormalize
 from codingrate.inspection import Subject, inspect_models, layerwise
-from codingrate.inspection.report.inspecting import unnormalize
 from tests.inspection.test_segment import SMALL
 from tests.models import toys
 from tests.refusals import refused

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .sources import Splits, open_splits
     from .text import TextData, load_text
     from .tokenizers import byte_characters, check_tokenizer, id_count, load_tokenizer
-    from .transforms import BatchAugment, ViewAugment, crop_for_evaluation
+    from .transforms import BatchAugment, ViewAugment, crop_for_evaluation, unnormalize
 
 _HOMES = {
     "augment": ("Augment", "Views", "view_augments"),
@@ -42,7 +42,7 @@ _HOMES = {
     "sources": ("Splits", "open_splits"),
     "text": ("TextData", "load_text"),
     "tokenizers": ("byte_characters", "check_tokenizer", "id_count", "load_tokenizer"),
-    "transforms": ("BatchAugment", "ViewAugment", "crop_for_evaluation"),
+    "transforms": ("BatchAugment", "ViewAugment", "crop_for_evaluation", "unnormalize"),
 }
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "byte_characters", "check_tokenizer", "collate", "crop_for_evaluation", "dataset_names", "decode_image", "id_count",
     "load_coco", "load_images", "load_sentences", "load_text", "load_tokenizer", "load_voc", "mask_own_tokens",
     "mask_tokens", "open_splits", "pack_text", "read_image", "read_picture", "read_tokens", "sample_photographs",
-    "sentence_collator", "stratified_split", "text_names", "token_cache", "torch_dataset", "view_augments",
+    "sentence_collator", "stratified_split", "text_names", "token_cache", "torch_dataset", "unnormalize",
+    "view_augments",
 ]  # fmt: skip
 __getattr__, __dir__ = _lazy.attach(__name__, {name: home for home, names in _HOMES.items() for name in names})

@@ -202,3 +202,11 @@ class RandAugment(nn.Module):
                     augmented[chosen] = operation(images[chosen])
             images = augmented
         return images
+
+
+def unnormalize(pixels: Tensor, augment: Augment) -> list[Image.Image]:
+    """Return normalized pixels (batch, channels, height, width) as images."""
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in augment.normalization)
+    values = ((pixels.detach().float().cpu() * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
+    arrays = (np.ascontiguousarray(image.permute(1, 2, 0).numpy()) for image in values)
+    return [Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array) for array in arrays]

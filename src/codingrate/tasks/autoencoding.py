@@ -108,4 +108,4 @@ class Autoencoding(ImageTask):
                 rebuilt = rebuilt * (var + 1e-6).sqrt() + mean
             visible = torch.where(output.mask[..., None], torch.zeros(()), patches)  # zero is the mean of the data
             columns = [autoencoder.image(part, grid) for part in (patches, visible, rebuilt)]
-        return Reconstruction(names, output.losses.tolist(), columns, self.recipe.augment.normalization)
+        return Reconstruction(names, output.losses.tolist(), columns, self.recipe.augment)

@@ -6,16 +6,16 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from .._files import atomic_write
 from .._report import EvaluationReport
+from ..data import Augment, unnormalize
 from ..errors import CrateError
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 _LARGEST_CONFUSION = 4096  # classes; the matrix of ImageNet-21K would take four gigabytes
 _LARGEST_IN_JSON = 100
-
-ClassAccuracy = TypedDict("ClassAccuracy", {"class": str, "images": int, "accuracy": float | None})
-"""One class: its number of images and its accuracy (None without images)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +44,8 @@ class ClassificationReport(EvaluationReport):
     """Share of images whose highest logit is that of their class."""
     top5: float | None
     """Share of images whose class is among the five highest logits; None for five classes or fewer."""
-    per_class: list[ClassAccuracy]
-    """Number of images and top-1 accuracy of each class."""
+    per_class: list[dict[str, Any]]
+    """`class`, number of `images` and top-1 `accuracy` (None without images) of each class."""
     confusion: NDArray[np.int64] | None
     """Number of images of class i (row) predicted as class j (column), (C, C); None if C is too large."""
     classes: tuple[str, ...]
@@ -90,7 +87,7 @@ def classification_report(measured: MeasuredSplit, metrics: dict[str, float]) ->
     if len(classes) <= _LARGEST_CONFUSION:
         confusion = np.zeros((len(classes), len(classes)), np.int64)
         np.add.at(confusion, (true, predicted), 1)
-    per_class: list[ClassAccuracy] = [
+    per_class = [
         {"class": name, "images": int(count), "accuracy": int(right) / int(count) if count else None}
         for name, count, right in zip(classes, images, correct, strict=True)
     ]
@@ -193,7 +190,8 @@ class Reconstruction:
     losses: list[float]
     columns: list[Tensor]
     """Original, masked and reconstructed images, each (batch, channels, height, width), normalized."""
-    normalization: tuple[tuple[float, ...], tuple[float, ...]]
+    augment: Augment
+    """How the images are normalized."""
 
     @property
     def loss(self) -> float:
@@ -202,9 +200,7 @@ class Reconstruction:
 
     def pictures(self) -> list[list[Image]]:
         """Return the original, masked and reconstructed picture of each image."""
-        return [
-            list(row) for row in zip(*(to_pictures(part, self.normalization) for part in self.columns), strict=True)
-        ]
+        return [list(row) for row in zip(*(unnormalize(part, self.augment) for part in self.columns), strict=True)]
 
     def save(self, path: str | Path, scale: int | None = None) -> Path:
         """Write all pictures side by side to one PNG file; small images are enlarged without blur."""
@@ -223,18 +219,6 @@ class Reconstruction:
         with atomic_write(Path(path)) as draft:
             sheet.save(draft, format="PNG")
         return Path(path)
-
-
-def to_pictures(pixels: Tensor, normalization: tuple[Sequence[float], Sequence[float]]) -> list[Image]:
-    """Convert normalized pixels (batch, channels, height, width) to PIL images."""
-    from PIL import Image
-
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in normalization)
-    values = ((pixels.float().cpu() * std + mean).clamp(0, 1) * 255).round().byte()
-    return [
-        Image.fromarray((image[0] if len(image) == 1 else image.permute(1, 2, 0)).contiguous().numpy())
-        for image in values
-    ]
 
 
 @dataclass(frozen=True)

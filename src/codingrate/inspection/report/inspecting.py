@@ -12,18 +12,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pandas as pd
 import torch
 from markupsafe import Markup
-from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..._files import atomic_folder, to_plain, write_json, write_text
 from ..._page import Picture, render, render_figure
 from ..._report import Report
-from ...data import Augment
+from ...data import Augment, unnormalize
 from ...errors import CrateError
 from ...models import CrateForMaskedAutoencoding
 from ...models.base import CratePreTrainedModel, eval_mode
@@ -248,14 +246,6 @@ def _text_parts(subject: Subject, layers: Sequence[int] | None) -> dict[str, Cal
         "tokens": lambda: [token_panel(passed)],
         "text": lambda: text_panels(model, tokenizer, batches, text, layer=layer),
     }
-
-
-def unnormalize(pixels: Tensor, augment: Augment) -> list[Image.Image]:
-    """Return normalized pixels (batch, channels, height, width) as images."""
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in augment.normalization)
-    values = ((pixels.detach().float().cpu() * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
-    arrays = (np.ascontiguousarray(image.permute(1, 2, 0).numpy()) for image in values)
-    return [Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array) for array in arrays]
 
 
 @dataclass
