@@ -1,26 +1,7 @@
 """Evaluation beyond a task's own metrics: probes, baselines, COCO and VOC objects, ReaL labels, language models."""
 
-from .features import Features, extract_features, pixel_features
-from .glue import bag_of_words_metrics, glue_average, sentence_metrics
-from .imagenet_real import match_real_labels, read_real_labels, real_accuracy
-from .language import (
-    Candidate,
-    LambadaReport,
-    PerplexityReport,
-    fill_masks,
-    lambada_accuracy,
-    next_token_losses,
-    perplexity,
-    sampled_loss,
-)
-from .ngram import NGram, unigram_cross_entropy
-from .objects import CocoReport, Detection, VocReport, coco_precision, voc_overlap
-from .probe import ProbeReport, knn_probe, logistic_probe, probe_features, probe_steps
+from __future__ import annotations
 
-__all__ = [
-    "Candidate", "CocoReport", "Detection", "Features", "LambadaReport", "NGram", "PerplexityReport", "ProbeReport",
-    "VocReport", "bag_of_words_metrics", "coco_precision", "extract_features", "fill_masks", "glue_average",
-    "knn_probe", "lambada_accuracy", "logistic_probe", "match_real_labels", "next_token_losses", "perplexity",
-    "pixel_features", "probe_features", "probe_steps", "read_real_labels", "real_accuracy", "sampled_loss",
-    "sentence_metrics", "unigram_cross_entropy", "voc_overlap",
-]  # fmt: skip
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import lazy_loader
 
-from .. import _lazy
-
-if TYPE_CHECKING:
-    from .files import build_recipe, load_recipe, recipe_header, recipe_names, recipe_path, save_recipe
-    from .schema import Recipe
-
-__all__ = ["Recipe", "build_recipe", "load_recipe", "recipe_header", "recipe_names", "recipe_path", "save_recipe"]
-
-__getattr__, __dir__ = _lazy.attach(__name__, {name: "schema" if name == "Recipe" else "files" for name in __all__})
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import lazy_loader
 
-from .. import _lazy
-
-if TYPE_CHECKING:
-    from .glue import GlueResult, fine_tune_glue
-    from .run import Run
-    from .training import train
-
-__all__ = ["GlueResult", "Run", "fine_tune_glue", "train"]
-
-_HOMES = {"Run": "run", "train": "training", "GlueResult": "glue", "fine_tune_glue": "glue"}
-__getattr__, __dir__ = _lazy.attach(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

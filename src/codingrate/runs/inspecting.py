@@ -1,31 +1,16 @@
-"""Inspection of runs: reports on several models, attention, segmentation and object discovery."""
+"""Inspection of runs: reports on several models, and pictures as a model reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
-from .._report import Report
-from ..data import dataset_names, load_coco, load_voc, read_picture, text_names
+from .. import inspection
+from ..data import dataset_names, read_picture, text_names
 from ..errors import CrateError
-from ..evaluation import Detection, coco_precision, voc_overlap
-from ..inspection import (
-    InspectionReport,
-    Subject,
-    attention_maps,
-    default_layer,
-    default_side,
-    find_objects,
-    inspect_models,
-    square_input,
-)
-from ..models.base import CratePreTrainedModel
-from ..operators.attention_mass import MASS
 from ..tasks import Reading, Task
 from .folder import Checkpoint, RunFolder
 
@@ -34,7 +19,7 @@ _READS = {"vision": "images", "text": "text"}
 
 def inspect_runs(
     runs: Sequence[RunFolder], task: Task, checkpoint: Checkpoint, reading: Reading, **options: Any
-) -> InspectionReport:
+) -> inspection.InspectionReport:
     """Measure the models of runs on the samples of a task; see `Run.inspect`. The first model is shown in detail."""
     _check_data(runs[0], task)
     for index, run in enumerate(runs):
@@ -51,10 +36,10 @@ def inspect_runs(
         if missing := list(dict.fromkeys(unreadable)):  # every model has read the same images
             yield f"{len(missing)} images could not be read; the first of them is {missing[0]}."
 
-    def subject(name: str, run: RunFolder) -> Subject:
+    def subject(name: str, run: RunFolder) -> inspection.Subject:
         model, vision = run.loaded(checkpoint), run.task.modality == "vision"
         in_run, own = run.run_folder is not None and run.run_folder == run.folder, None if run is runs[0] else run.task
-        return Subject(
+        return inspection.Subject(
             name=name,
             model=model,
             batches=lambda: task.batches(model, own, **reading),
@@ -67,7 +52,7 @@ def inspect_runs(
 
     subjects = [subject(name, run) for name, run in zip(names, runs, strict=True)]
     data = {"name": samples.data, "split": samples.split, "samples": samples.total}
-    return inspect_models(subjects, data=data, notes=notes(), progress=runs[0].progress, **options)
+    return inspection.inspect_models(subjects, data=data, notes=notes(), progress=runs[0].progress, **options)
 
 
 def _check_data(run: RunFolder, task: Task) -> None:
@@ -109,69 +94,3 @@ def read_pictures(run: RunFolder, images: Sequence[Any]) -> tuple[list[Image.Ima
             picture = image.convert("L" if run.task.recipe.augment.channels == 1 else "RGB")
         pictures.append(picture)
     return pictures, notes
-
-
-@dataclass(frozen=True)
-class DetectionReport(Report):
-    """Average precision or overlap of the objects that a model finds without labels."""
-
-    benchmark: str
-    layer: int
-    size: int
-    result: Any
-    """The CocoReport or VocReport."""
-    detections: tuple[Detection, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings and the values of the result."""
-        return {"benchmark": self.benchmark, "layer": self.layer, "size": self.size, **self.result.to_dict()}
-
-    def save(self, folder: str | Path) -> Path:
-        """Write metrics.json, and for COCO detections.json in COCO's result format."""
-        if self.benchmark == "coco":
-            self.result.save(folder, self.detections)
-        return super().save(folder)
-
-
-def detect_objects(
-    run: RunFolder,
-    model: CratePreTrainedModel,
-    data: str,
-    benchmark: str = "coco",
-    *,
-    split: str | None = None,
-    layer: int | None = None,
-    threshold: float | None = None,
-    size: int | None = None,
-    limit: int | None = None,
-    refine: bool = True,
-) -> DetectionReport:
-    """Measure objects found without labels on COCO or VOC; see `Run.detect`."""
-    read_pictures(run, [])  # refuses a text model
-    augment = run.task.recipe.augment
-    if model.config.num_channels != 3:
-        raise CrateError(f"{run.source}: the model reads {model.config.num_channels} channel; {benchmark} is in color")
-    layer = default_layer(model.config) if layer is None else layer
-    size = default_side(model.config) if size is None else size
-    if benchmark == "coco":
-        objects, found = load_coco(data, split, limit), []
-        settings: dict[str, Any] = {"layer": layer, "side": size, "refine": refine}
-        settings["threshold"] = 0.15 if threshold is None else threshold
-        with run.progress("maskcut", len(objects.images)) as advance:
-            for image in objects.images:
-                segments = find_objects(model, image.read(), augment, **settings)
-                found += [Detection.from_mask(image.id, part.mask, part.box, part.score) for part in segments]
-                advance()
-        return DetectionReport(benchmark, layer, size, coco_precision(objects, found), tuple(found))
-    images = load_voc(data, split, limit)
-
-    def maps() -> Iterator[tuple[np.ndarray[Any, Any], Any]]:
-        with run.progress("attention", len(images)) as advance:
-            for entry in images:
-                image, labels = entry.read()
-                pixels = square_input(model, image, augment, size)[1]
-                yield attention_maps(model, pixels, layer)[0].float().cpu().numpy(), labels
-                advance()
-
-    overlap = voc_overlap(data, maps(), mass=MASS if threshold is None else threshold)
-    return DetectionReport(benchmark, layer, size, overlap)

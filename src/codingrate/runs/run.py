@@ -5,32 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from .. import evaluation, inspection, tasks
 from .._report import Report
 from .._state import seeded
-from ..data import load_text
 from ..errors import CrateError
-from ..evaluation import (
-    Candidate,
-    LambadaReport,
-    PerplexityReport,
-    ProbeReport,
-    extract_features,
-    fill_masks,
-    lambada_accuracy,
-    perplexity,
-    pixel_features,
-    probe_features,
-    probe_steps,
-    sampled_loss,
-)
-from ..inspection import ImageAttention, InspectionReport, Segment, attend_images, find_objects
 from ..recipes import load_recipe
-from ..tasks import CausalLM, Classification, Generation, ImageTask, Reconstruction, generate
-from ..tasks.autoencoding import Autoencoding
 from .folder import Checkpoint, RunFolder
-from .inspecting import DetectionReport, detect_objects, inspect_runs, read_pictures
+from .inspecting import inspect_runs, read_pictures
+
+if TYPE_CHECKING:
+    from .detection import DetectionReport
 
 ITERATIONS = 1000
 """Number of random batches in the paper's protocol of the perplexity."""
@@ -61,7 +47,7 @@ class Run(RunFolder):
     ) -> Report:
         """Measure a classifier by ImageNet's ReaL labels (real.json) as well."""
         self.expect_task("classification", "ReaL labels")
-        task, model = cast(Classification, self.on_data(data)), self.loaded(checkpoint)
+        task, model = cast(tasks.Classification, self.on_data(data)), self.loaded(checkpoint)
         with self.progress("evaluate", 0) as advance:
             return task.evaluate_real(model, labels, batch_size=batch_size, progress=advance)
 
@@ -77,23 +63,23 @@ class Run(RunFolder):
 
     def reconstruct(
         self, images: Sequence[Any] | None = None, *, count: int = 8, seed: int = 0, checkpoint: Checkpoint = "last"
-    ) -> Reconstruction:
+    ) -> tasks.Reconstruction:
         """Reconstruct masked images with an autoencoder: the given ones, or the first of the test split."""
         self.expect_task("autoencoding", "reconstruct")
-        task, model = cast(Autoencoding, self.task), self.loaded(checkpoint)
+        task, model = cast(tasks.Autoencoding, self.task), self.loaded(checkpoint)
         return task.reconstruct(model, images, seed) if images else task.reconstruct_samples(model, count, seed)
 
     # Language models
 
-    def generate(self, prompt: str, *, checkpoint: Checkpoint = "last", **options: Any) -> Generation:
+    def generate(self, prompt: str, *, checkpoint: Checkpoint = "last", **options: Any) -> tasks.Generation:
         """Continue a prompt; see `codingrate.tasks.generate` for the options."""
         self.expect_task("causal-lm", "generate")
-        return generate(self.loaded(checkpoint), self.processor, prompt, **options)
+        return tasks.generate(self.loaded(checkpoint), self.processor, prompt, **options)
 
-    def fill(self, text: str, top: int = 5, *, checkpoint: Checkpoint = "last") -> list[list[Candidate]]:
+    def fill(self, text: str, top: int = 5, *, checkpoint: Checkpoint = "last") -> list[list[evaluation.Candidate]]:
         """Return the `top` most probable tokens for each mask of a text."""
         self.expect_task("masked-lm", "fill")
-        return fill_masks(self.loaded(checkpoint), self.processor, text, top)
+        return evaluation.fill_masks(self.loaded(checkpoint), self.processor, text, top)
 
     def perplexity(
         self,
@@ -108,7 +94,7 @@ class Run(RunFolder):
         limit: int | None = None,
         batch_size: int = 8,
         checkpoint: Checkpoint = "last",
-    ) -> PerplexityReport:
+    ) -> evaluation.PerplexityReport:
         """Measure the perplexity by sliding windows, or with `sampled` by the paper's random windows.
 
         `text_column` and `separate` say how other data are read.
@@ -121,10 +107,10 @@ class Run(RunFolder):
         if sampled:
             block = block or model.config.max_tokens
             with self.progress("perplexity", ITERATIONS * 4 * block) as advance:
-                return sampled_loss(model, tokens, block=block, iterations=ITERATIONS, progress=advance)
+                return evaluation.sampled_loss(model, tokens, block=block, iterations=ITERATIONS, progress=advance)
         windows: dict[str, Any] = {"block": block, "stride": stride, "batch_size": batch_size, "limit": limit}
         with self.progress("perplexity", min(limit or len(tokens), len(tokens)) - 1) as advance:
-            return perplexity(model, tokens, **windows, progress=advance)
+            return evaluation.perplexity(model, tokens, **windows, progress=advance)
 
     def ngram(
         self,
@@ -140,7 +126,7 @@ class Run(RunFolder):
         if self.recipe is None:
             raise CrateError(f"{self.source}: --baseline counts the training text of a run; this is only a saved model")
         tokens = self._causal_task(data, text_column, separate).tokens(split)
-        return cast(CausalLM, self.task).baseline(order=order, limit=limit, tokens=tokens)[f"{order}-gram"]
+        return cast(tasks.CausalLM, self.task).baseline(order=order, limit=limit, tokens=tokens)[f"{order}-gram"]
 
     def lambada(
         self,
@@ -150,21 +136,23 @@ class Run(RunFolder):
         generated: bool = False,
         batch_size: int = 8,
         checkpoint: Checkpoint = "last",
-    ) -> LambadaReport:
+    ) -> evaluation.LambadaReport:
         """Measure how often the last word of the passages in a file is predicted."""
+        from ..data import load_text
+
         tokenizer = self._causal_task(None, None, None).processor
         documents = load_text(str(passages), text_column=text_column, separate="line", validation_share=1).validation
         texts = [text for text in documents if text.strip()]
         options: dict[str, Any] = {"generate": generated, "batch_size": batch_size}
         with self.progress("lambada", len(texts)) as advance:
-            return lambada_accuracy(self.loaded(checkpoint), tokenizer, texts, **options, progress=advance)
+            return evaluation.lambada_accuracy(self.loaded(checkpoint), tokenizer, texts, **options, progress=advance)
 
-    def _causal_task(self, data: str | None, text_column: str | None, separate: str | None) -> CausalLM:
+    def _causal_task(self, data: str | None, text_column: str | None, separate: str | None) -> tasks.CausalLM:
         self.expect_task("causal-lm", "this measure")
         if data is None and (text_column is not None or separate is not None):
             raise CrateError("--text-column and --separate say how --data is read; give --data or leave them out")
         options = {} if data is None else {"text_column": text_column, "separate": separate}
-        return cast(CausalLM, self.on_data(data, **options))
+        return cast(tasks.CausalLM, self.on_data(data, **options))
 
     # Features
 
@@ -180,14 +168,14 @@ class Run(RunFolder):
         limit: int | None = None,
         batch_size: int = 256,
         **options: Any,
-    ) -> ProbeReport:
+    ) -> evaluation.ProbeReport:
         """Measure image features by logistic regression or nearest neighbors (`method="knn"`).
 
         `features` are those of the trained model, of the same model untrained, or the pixels. `options` are those of
         the probe, such as `ks`.
         """
         task, model = self.on_data(data, path, held_out=False), self.loaded(checkpoint)
-        if not isinstance(task, ImageTask) or not hasattr(model, "features"):
+        if not isinstance(task, tasks.ImageTask) or not hasattr(model, "features"):
             raise CrateError(f"{self.source}: a {type(model).__name__} has no image features; probe a vision model")
         if features == "untrained":
             with seeded(task.recipe.run.seed):
@@ -205,14 +193,14 @@ class Run(RunFolder):
             with self.progress(f"{features}, {split}", min(known, limit or known)) as advance:
                 reading = {**settings, "split": split, "progress": advance}
                 if features == "pixels":
-                    parts.append(pixel_features(task.data, task.recipe.augment, **reading))
+                    parts.append(evaluation.pixel_features(task.data, task.recipe.augment, **reading))
                 else:
-                    parts.append(extract_features(model, task.data, task.recipe.augment, **reading))
+                    parts.append(evaluation.extract_features(model, task.data, task.recipe.augment, **reading))
         train, test = parts
         about = {"run": self.source, "checkpoint": str(checkpoint), "data": task.recipe.data.name, "features": features}
-        steps = probe_steps(len(train), len(test), method, options)
+        steps = evaluation.probe_steps(len(train), len(test), method, options)
         with self.progress(f"{method} on {features} features", steps) as advance:
-            return probe_features(train, test, method, progress=advance, about=about, **options)
+            return evaluation.probe_features(train, test, method, progress=advance, about=about, **options)
 
     def finetune(
         self,
@@ -257,7 +245,7 @@ class Run(RunFolder):
         limit: int = 1000,
         batch_size: int = 64,
         **options: Any,
-    ) -> InspectionReport:
+    ) -> inspection.InspectionReport:
         """Measure every layer against the objective and look at subspaces, tokens and attention.
 
         `compare` are other models that are measured on the same samples. `options` are `layers`, `eps`, `measure` and
@@ -269,22 +257,24 @@ class Run(RunFolder):
 
     def attention(
         self, images: Sequence[Any], *, checkpoint: Checkpoint = "last", **options: Any
-    ) -> list[list[ImageAttention]]:
+    ) -> list[list[inspection.ImageAttention]]:
         """Compute the class token's attention over image files or PIL images: for each image, an entry per layer.
 
         `options` are `layers`, `head`, `mass` and `size` of `codingrate.inspection.attend_images`.
         """
         pictures, _ = read_pictures(self, images)
-        return attend_images(self.loaded(checkpoint), pictures, self.task.recipe.augment, **options)
+        return inspection.attend_images(self.loaded(checkpoint), pictures, self.task.recipe.augment, **options)
 
-    def segment(self, images: Sequence[Any], *, checkpoint: Checkpoint = "last", **options: Any) -> list[list[Segment]]:
+    def segment(
+        self, images: Sequence[Any], *, checkpoint: Checkpoint = "last", **options: Any
+    ) -> list[list[inspection.Segment]]:
         """Find objects in image files or PIL images by MaskCut: for each image, a list of segments.
 
         `options` are `masks`, `threshold`, `layer`, `refine` and `side` of `codingrate.inspection.find_objects`.
         """
         pictures, _ = read_pictures(self, images)
         model, augment = self.loaded(checkpoint), self.task.recipe.augment
-        return [find_objects(model, picture, augment, **options) for picture in pictures]
+        return [inspection.find_objects(model, picture, augment, **options) for picture in pictures]
 
     def detect(
         self, data: str, benchmark: str = "coco", *, checkpoint: Checkpoint = "last", **options: Any
@@ -293,4 +283,6 @@ class Run(RunFolder):
 
         `options` are `split`, `layer`, `threshold`, `size`, `limit` and `refine`.
         """
+        from .detection import detect_objects
+
         return detect_objects(self, self.loaded(checkpoint), data, benchmark, **options)

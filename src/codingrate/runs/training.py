@@ -6,7 +6,7 @@ import errno
 import math
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -24,8 +24,10 @@ from ..recipes.files import Overrides
 from ..tasks import Task
 from ..tasks.base import first_samples
 from .callbacks import AverageWeights, Layerwise, Metrics, ProgressLine, SavedModels, TaskHooks
-from .run import Run
 from .trainer import CrateTrainer
+
+if TYPE_CHECKING:
+    from .run import Run
 
 
 def train(
@@ -48,6 +50,8 @@ def train(
         recipe = load_recipe(name, overrides, variant)
     if output is None:
         raise CrateError("`output` is missing; give the folder of the run")
+    from .run import Run
+
     _ = recipe.data_name, recipe.source  # refuse a recipe without data or source before anything is written
     run, checkpoint = Run.start(output, recipe, resume=resume)
     with preserved_random_state(), quiet_transformers():

@@ -1,0 +1,25 @@
+from . import bench, data, evaluation, inspection, models, objective, operators, recipes, runs, tasks, theory
+from .errors import CrateError
+from .models import (
+    CrateConfig,
+    CrateForCausalLM,
+    CrateForImageClassification,
+    CrateForMaskedAutoencoding,
+    CrateForMaskedLM,
+    CrateForSelfDistillation,
+    CrateForSequenceClassification,
+    CrateModel,
+    create_model,
+    list_models,
+    load_released,
+)
+from .recipes import Recipe, load_recipe
+from .runs import Run, train
+
+__version__: str
+__all__ = [
+    "CrateConfig", "CrateError", "CrateForCausalLM", "CrateForImageClassification", "CrateForMaskedAutoencoding",
+    "CrateForMaskedLM", "CrateForSelfDistillation", "CrateForSequenceClassification", "CrateModel", "Recipe", "Run",
+    "bench", "create_model", "data", "evaluation", "inspection", "list_models", "load_recipe", "load_released",
+    "models", "objective", "operators", "recipes", "runs", "tasks", "theory", "train",
+]  # fmt: skip

@@ -1,0 +1,15 @@
+from .autoencoder import CrateForMaskedAutoencoding
+from .base import CrateModel, CratePreTrainedModel, eval_mode
+from .classifier import CrateForImageClassification
+from .config import CrateConfig
+from .distillation import CrateForSelfDistillation
+from .language import CrateForCausalLM, CrateForMaskedLM, CrateForSequenceClassification
+from .loading import load_model, transfer_body
+from .presets import build_config, create_model, list_models
+from .released import load_released
+
+__all__ = [
+    "CrateConfig", "CrateForCausalLM", "CrateForImageClassification", "CrateForMaskedAutoencoding", "CrateForMaskedLM",
+    "CrateForSelfDistillation", "CrateForSequenceClassification", "CrateModel", "CratePreTrainedModel", "build_config",
+    "create_model", "eval_mode", "list_models", "load_model", "load_released", "transfer_body",
+]  # fmt: skip

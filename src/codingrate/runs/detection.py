@@ -1,0 +1,86 @@
+"""Objects that a model finds without labels, measured on COCO and VOC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._report import Report
+from ..data import load_coco, load_voc
+from ..errors import CrateError
+from ..evaluation import Detection, coco_precision, voc_overlap
+from ..inspection import attention_maps, default_layer, default_side, find_objects, square_input
+from ..models.base import CratePreTrainedModel
+from ..operators.attention_mass import MASS
+from .folder import RunFolder
+from .inspecting import read_pictures
+
+
+@dataclass(frozen=True)
+class DetectionReport(Report):
+    """Average precision or overlap of the objects that a model finds without labels."""
+
+    benchmark: str
+    layer: int
+    size: int
+    result: Any
+    """The CocoReport or VocReport."""
+    detections: tuple[Detection, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings and the values of the result."""
+        return {"benchmark": self.benchmark, "layer": self.layer, "size": self.size, **self.result.to_dict()}
+
+    def save(self, folder: str | Path) -> Path:
+        """Write metrics.json, and for COCO detections.json in COCO's result format."""
+        if self.benchmark == "coco":
+            self.result.save(folder, self.detections)
+        return super().save(folder)
+
+
+def detect_objects(
+    run: RunFolder,
+    model: CratePreTrainedModel,
+    data: str,
+    benchmark: str = "coco",
+    *,
+    split: str | None = None,
+    layer: int | None = None,
+    threshold: float | None = None,
+    size: int | None = None,
+    limit: int | None = None,
+    refine: bool = True,
+) -> DetectionReport:
+    """Measure objects found without labels on COCO or VOC; see `Run.detect`."""
+    read_pictures(run, [])  # refuses a text model
+    augment = run.task.recipe.augment
+    if model.config.num_channels != 3:
+        raise CrateError(f"{run.source}: the model reads {model.config.num_channels} channel; {benchmark} is in color")
+    layer = default_layer(model.config) if layer is None else layer
+    size = default_side(model.config) if size is None else size
+    if benchmark == "coco":
+        objects, found = load_coco(data, split, limit), []
+        settings: dict[str, Any] = {"layer": layer, "side": size, "refine": refine}
+        settings["threshold"] = 0.15 if threshold is None else threshold
+        with run.progress("maskcut", len(objects.images)) as advance:
+            for image in objects.images:
+                segments = find_objects(model, image.read(), augment, **settings)
+                found += [Detection.from_mask(image.id, part.mask, part.box, part.score) for part in segments]
+                advance()
+        return DetectionReport(benchmark, layer, size, coco_precision(objects, found), tuple(found))
+    images = load_voc(data, split, limit)
+
+    def maps() -> Iterator[tuple[np.ndarray[Any, Any], Any]]:
+        with run.progress("attention", len(images)) as advance:
+            for entry in images:
+                image, labels = entry.read()
+                pixels = square_input(model, image, augment, size)[1]
+                yield attention_maps(model, pixels, layer)[0].float().cpu().numpy(), labels
+                advance()
+
+    overlap = voc_overlap(data, maps(), mass=MASS if threshold is None else threshold)
+    return DetectionReport(benchmark, layer, size, overlap)

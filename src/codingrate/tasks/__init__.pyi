@@ -1,0 +1,18 @@
+from .autoencoding import Autoencoding
+from .base import Reading, Samples, Step, Task, TaskPaths
+from .classification import Classification
+from .distillation import Distillation
+from .generation import Generation, generate, sampling_settings
+from .images import ImageTask
+from .language import CausalLM, LanguageTask, MaskedLM
+from .registry import TASK_OF_MODEL, TASKS, open_task
+from .reports import ClassificationReport, MaskedReport, Reconstruction, ReconstructionReport, SentenceReport
+from .sentences import SequenceClassification
+from .text import TextTask
+
+__all__ = [
+    "TASKS", "TASK_OF_MODEL", "Autoencoding", "CausalLM", "Classification", "ClassificationReport", "Distillation",
+    "Generation", "ImageTask", "LanguageTask", "MaskedLM", "MaskedReport", "Reading", "Reconstruction",
+    "ReconstructionReport", "Samples", "SentenceReport", "SequenceClassification", "Step", "Task", "TaskPaths",
+    "TextTask", "generate", "open_task", "sampling_settings",
+]  # fmt: skip
