@@ -1,4 +1,4 @@
-"""Pages of reports: figures follow the color scheme, values are escaped, and a page needs nothing else."""
+"""Pages of reports: figures lie on light cards, values are escaped, and a page needs nothing else."""
 
 import base64
 import re
@@ -7,7 +7,8 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from codingrate import _page
+from codingrate import _fonts, _page
+from codingrate.inspection import Panel
 from tests.pages import Reader
 
 MATRIX = np.arange(35).reshape(5, 7)
@@ -32,22 +33,19 @@ def picture():
 
 @pytest.fixture(scope="module")
 def page(picture):
-    panel = {"name": "one", "title": "a < b", "expected": "Z^{ℓ+½} & U_k", "measured": "", "table": None}
+    panel = Panel("one", "a < b", "Z^{ℓ+½} & U_k", "")
     values = {"title": "x < y", "facts": {}, "notes": ["<b>"], "files": {}, "tables": {}, "rows": 1}
+    values |= {"outcome": None, "keys": []}
     return _page.render("inspection.html", panels=[panel], pictures={"one": picture}, **values)
 
 
-def test_the_page_embeds_both_renderings_and_loads_nothing(picture, page):
-    read = Reader.of(page)
-    images = [reference for reference in read.references if not reference.startswith("#")]
-    assert len(images) == 2
-    decoded = [base64.b64decode(image.removeprefix("data:image/svg+xml;base64,")).decode() for image in images]
-    assert decoded == [picture.dark, picture.light]
-    assert re.search(r'<source media="screen and \(prefers-color-scheme: dark\)"', page)
+def test_the_page_embeds_the_figure_and_loads_nothing(picture, page):
+    images = [reference for reference in Reader.of(page).references if not reference.startswith("#")]
+    assert len(images) == 1
+    assert base64.b64decode(images[0].removeprefix("data:image/svg+xml;base64,")).decode() == picture.svg
     assert "default-src 'none'" in page
-    for svg in decoded:
-        assert svg.count("data:image/png;base64,") == 1
-        assert not re.search(r'href="(?!#|data:)', svg)
+    assert picture.svg.count("data:image/png;base64,") == 1
+    assert not re.search(r'href="(?!#|data:)', picture.svg)
 
 
 def test_values_are_escaped_and_formulas_are_raised_and_lowered(page):
@@ -59,26 +57,47 @@ def test_values_are_escaped_and_formulas_are_raised_and_lowered(page):
         assert rule in page
 
 
-def test_ink_and_paper_follow_the_color_scheme(picture):
-    for svg, ink, paper in ((picture.light, "#000000", "#ffffff"), (picture.dark, "#e4e6e8", "#16181b")):
-        assert f"stroke: {ink}" in svg  # the axes
-        assert re.search(rf"<path[^>]*fill: {paper}[^>]*opacity: 0.8", svg)  # behind the legend
-        assert re.search(r"<text[^>]*fill: #ffffff[^>]*>on a dark cell", svg)
-    assert "#000000" not in picture.dark.split("</metadata>")[1]
+def test_ink_is_dark_and_the_card_is_light_on_every_page(picture, page):
+    assert "stroke: #000000" in picture.svg  # the axes
+    assert re.search(r"<path[^>]*fill: #ffffff[^>]*opacity: 0.8", picture.svg)  # behind the legend
+    assert re.search(r"<text[^>]*fill: #ffffff[^>]*>on a dark cell", picture.svg)
+    assert re.search(r"figure img {[^}]*background: #fcfcfb", page)
 
 
 def test_text_stays_text(picture):
-    assert ">title</text>" in picture.light
-    assert ">title</text>" in picture.dark
+    assert ">title</text>" in picture.svg
 
 
-def test_a_figure_shrinks_to_two_thirds_and_no_further(page):
-    assert "width: 432pt; min-width: 288pt" in page
+def test_a_figure_is_never_wider_than_the_screen(page):
+    assert "width: 432pt" in page
+    assert re.search(r"figure img {[^}]*max-width: 100%", page)
+    assert "min-width: 288pt" not in page
+    assert 'name="viewport" content="width=device-width' in page
+
+
+def test_scripts_without_a_font_are_text_in_the_page_and_codes_in_the_picture(monkeypatch):
+    _fonts._has_glyph.cache_clear()
+    monkeypatch.setattr(_fonts, "east_asian_fonts", lambda: ())
+
+    def names(figure):
+        axes = figure.subplots()
+        axes.set_title("猫 $x$")
+        axes.set_xticks([0, 1], ["日本", "a"])
+
+    drawn = _page.render_figure(names, "two")
+    assert ">日本</text>" in drawn.svg
+    drawn.figure.canvas.draw()  # a glyph that is missing would be a warning, and warnings are errors
+    (axes,) = drawn.figure.axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["‹65e5›‹672c›", "a"]
+    assert axes.get_title() == "‹732b› $x$"
+    assert _fonts.drawable_names(["a", "日"]) is None
+    assert _fonts.drawable_names(["a", "é"]) == ["a", "é"]
+    _fonts._has_glyph.cache_clear()
 
 
 def test_the_same_figure_is_the_same_file_and_settings_stay(picture):
     before = dict(mpl.rcParams)
     again = _page.render_figure(draw, "one")
-    assert (again.light, again.dark) == (picture.light, picture.dark)
+    assert again.svg == picture.svg
     assert dict(mpl.rcParams) == before
-    assert "<dc:date>" not in picture.light
+    assert "<dc:date>" not in picture.svg

@@ -14,12 +14,12 @@ from .models import (
     load_released,
 )
 from .recipes import Recipe, load_recipe
-from .runs import Run, train
+from .runs import Run, load, train
 
 __version__: str
 __all__ = [
     "CrateConfig", "CrateError", "CrateForCausalLM", "CrateForImageClassification", "CrateForMaskedAutoencoding",
     "CrateForMaskedLM", "CrateForSelfDistillation", "CrateForSequenceClassification", "CrateModel", "Recipe", "Run",
-    "bench", "create_model", "data", "evaluation", "inspection", "list_models", "load_recipe", "load_released",
+    "bench", "create_model", "data", "evaluation", "inspection", "list_models", "load", "load_recipe", "load_released",
     "models", "objective", "operators", "recipes", "runs", "tasks", "theory", "train",
 ]  # fmt: skip

@@ -39,6 +39,8 @@ def _register_models(auto: ModuleType) -> None:
         "AutoModelForCausalLM": models.CrateForCausalLM,
     }.items():
         getattr(auto, auto_name).register(models.CrateConfig, model, exist_ok=True)
+    # By this name transformers' Trainer knows a model whose labels it has to shift (label smoothing).
+    auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[models.CrateConfig.model_type] = models.CrateForCausalLM.__name__
 
 
 def _register_processor(auto: ModuleType) -> None:

@@ -15,6 +15,11 @@ PATIENCE = timedelta(days=7)
 """Time that the other processes wait. The trainer's half hour would end a run that tokenizes a large text first."""
 
 
+def first_process() -> bool:
+    """Return whether this is the first process of a run, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
 def main_process_first() -> Iterator[None]:
     """Run the block in the first process, then in the others, which find the files that the first has written."""

@@ -1,4 +1,5 @@
-"""Write files and folders atomically: a reader sees the old content or the new content, never half of it."""
+"""Write files and folders atomically: a reader sees the old content or the new content, never half of it; tell paths
+from other names."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -84,3 +86,22 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+_LOCAL_FOLDERS = ("checkpoints", "data", "dataset", "datasets", "images", "models", "outputs", "runs")
+_FILE_SUFFIXES = (
+    ".arrow", ".bin", ".csv", ".gz", ".jpeg", ".jpg", ".json", ".jsonl", ".md", ".ndjson", ".npy", ".npz", ".onnx",
+    ".parquet", ".png", ".pt", ".pth", ".safetensors", ".tar", ".text", ".tsv", ".txt", ".yaml", ".yml", ".zip",
+)  # fmt: skip
+
+
+def is_hub_id(name: str) -> bool:
+    """Return whether a name can be `owner/name` on the Hugging Face hub: it has this form and does not look local.
+
+    A name looks local if it has the suffix of a file, or if its first part is a local folder or the usual name of one,
+    such as data or runs. Such a path may be mistyped, but the hub is not asked for it.
+    """
+    path = Path(name)
+    local = path.exists() or path.parent.is_dir() or path.parent.name.lower() in _LOCAL_FOLDERS
+    is_file = path.suffix.lower() in _FILE_SUFFIXES
+    return bool(re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name)) and not local and not is_file

@@ -1,6 +1,7 @@
-"""Render HTML reports from jinja2 templates, with figures for light and for dark pages.
+"""Render HTML reports from jinja2 templates.
 
-A page loads nothing from elsewhere and runs no script. It follows the reader's color scheme and prints light.
+A page loads nothing from elsewhere and runs no script. It follows the reader's color scheme and prints light. Figures
+are drawn once, in dark ink, and lie on light cards.
 """
 
 from __future__ import annotations
@@ -8,34 +9,24 @@ from __future__ import annotations
 import base64
 import io
 import re
+import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-LIGHT = {"ink": "#1d2126", "quiet": "#5b636d", "page": "#fcfcfb", "line": "#d9dcdf"}
-DARK = {"ink": "#e4e6e8", "quiet": "#9aa3ad", "page": "#16181b", "line": "#363b41"}
-"""Colors of a page by the name of their CSS variable."""
-_INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "patch.edgecolor")
-_DARK_FIGURE = {**dict.fromkeys(_INKED, DARK["ink"]), "axes.facecolor": DARK["page"]}  # the face is that of legends
+    from PIL.Image import Image
 
 
 class Picture(NamedTuple):
-    """A figure, rendered as SVG for light and for dark pages."""
+    """A figure, laid out, and its SVG without a background."""
 
-    figure: Figure  # the light figure, laid out
-    light: str
-    dark: str
-
-    @property
-    def width(self) -> float:
-        """Width in points."""
-        return float(72 * self.figure.get_figwidth())
+    figure: Figure
+    svg: str
 
 
 def render(template: str, **values: Any) -> str:
@@ -44,50 +35,60 @@ def render(template: str, **values: Any) -> str:
 
 
 def render_figure(draw: Callable[[Figure], None], name: str) -> Picture:
-    """Draw a figure for light and for dark pages. Text stays text, and images are embedded at twice the size shown.
+    """Draw on an empty figure. Text stays text, and images are embedded at twice the size shown.
 
-    `name` makes the ids within the SVG reproducible.
+    `name` makes the ids within the SVG reproducible. The figure is laid out once, because saving it in two formats
+    would lay it out four times. In the SVG every character is there, because a browser finds fonts of its own. In the
+    figure, which becomes a PNG, characters without a glyph are then replaced by their codes.
     """
-    figure, light = _drawn(draw, name, {})
-    return Picture(figure, light, _drawn(draw, name, _DARK_FIGURE)[1])
+    import matplotlib as mpl
+    from matplotlib.axis import Axis
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    from ._fonts import can_draw, drawable, font_families
+
+    figure, svg = Figure(), io.StringIO()
+    FigureCanvasAgg(figure)
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": name, "font.family": font_families()}
+    with mpl.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")
+        draw(figure)
+        if figure.get_layout_engine() is not None:
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
+        figure.savefig(svg, format="svg", transparent=True, dpi=144, metadata={"Date": None})
+    for text in cast(list[Text], figure.findobj(Text)):
+        if not can_draw(text.get_text()):
+            text.set_text(drawable(text.get_text()))
+    for axis in cast(list[Axis], figure.findobj(Axis)):  # labels of ticks are set again when they are drawn
+        labels = [label.get_text() for label in axis.get_ticklabels()]
+        if not can_draw("".join(labels)):
+            axis.set_ticks(axis.get_ticklocs(), [drawable(label) for label in labels])
+    return Picture(figure, svg.getvalue())
 
 
 @cache
 def _environment() -> Environment:
     options: Any = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=PackageLoader("codingrate"), autoescape=True, **options)
-    environment.globals.update(light=LIGHT, dark=DARK)
-    environment.filters.update(formulas=_formulas, data_uri=_data_uri)
+    environment.filters.update(formulas=_formulas, base64=lambda text: _base64(text.encode()), png=_png)
     return environment
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _png(image: Image) -> str:
+    """Return a picture as a data URL."""
+    file = io.BytesIO()
+    image.save(file, format="PNG")
+    return f"data:image/png;base64,{_base64(file.getvalue())}"
 
 
 def _formulas(text: str) -> Markup:
     """Raise and lower the formulas of a sentence: Z^{ℓ+½}, R^c, U_k. Names such as below_0.1 stay."""
     raised = re.sub(r"\^(?:\{([^}]*)\}|(\w))", r"<sup>\1\2</sup>", str(escape(text)))
     return Markup(re.sub(r"((?<!\w)[A-Zdθ]|[‖\]])_(\w)(?!\w)", r"\1<sub>\2</sub>", raised))
-
-
-def _drawn(draw: Callable[[Figure], None], name: str, settings: Any) -> tuple[Figure, str]:
-    """Draw on an empty figure; return it and its SVG without a background.
-
-    The figure is laid out once, because saving it in two formats would lay it out four times.
-    """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context(settings):
-        figure = Figure()
-        FigureCanvasAgg(figure)
-        draw(figure)
-        if figure.get_layout_engine() is not None:
-            figure.draw_without_rendering()
-            figure.set_layout_engine("none")
-    text = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        figure.savefig(text, format="svg", transparent=True, dpi=144, metadata={"Date": None})
-    return figure, text.getvalue()
-
-
-def _data_uri(svg: str) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"

@@ -14,13 +14,11 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values that JSON can hold."""
-        values: dict[str, Any] = to_plain(self)
-        return values
+        return dict(to_plain(self))
 
     def save(self, folder: str | Path) -> Path:
         """Write `metrics.json`, and other files where a report has them, to a folder; return the folder."""
-        write_json(Path(folder) / "metrics.json", self.to_dict())
-        return Path(folder)
+        return write_json(Path(folder) / "metrics.json", self.to_dict()).parent
 
     def _repr_html_(self) -> str:
         """Return the single numbers and words of the report as an HTML table, which notebooks display."""
@@ -35,7 +33,7 @@ class EvaluationReport(Report):
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics by name."""
-        skipped = ("images", "tokens", "block", "seconds", "images_per_second", "samples")
+        skipped = ("images", "tokens", "total", "unreadable", "block", "seconds", "images_per_second", "samples")
         return {
             name: value
             for name, value in self.to_dict().items()

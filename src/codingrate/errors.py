@@ -13,15 +13,40 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ALIASES = {
+    "lr": "optimizer.lr", "learning_rate": "optimizer.lr", "wd": "optimizer.weight_decay",
+    "weight_decay": "optimizer.weight_decay", "optim": "optimizer.name", "label_smoothing": "optimizer.label_smoothing",
+    "grad_clip": "optimizer.max_grad_norm", "clip_grad": "optimizer.max_grad_norm",
+    "epochs": "schedule.epochs", "num_epochs": "schedule.epochs", "num_train_epochs": "schedule.epochs",
+    "batch_size": "schedule.batch_size", "batch": "schedule.batch_size", "bs": "schedule.batch_size",
+    "steps": "schedule.steps", "max_steps": "schedule.steps", "max_iters": "schedule.steps",
+    "warmup": "schedule.warmup_epochs", "warmup_epochs": "schedule.warmup_epochs",
+    "warmup_steps": "schedule.warmup_steps", "min_lr": "schedule.final_lr",
+    "heads": "model.config.num_attention_heads", "num_heads": "model.config.num_attention_heads",
+    "layers": "model.config.num_hidden_layers", "num_layers": "model.config.num_hidden_layers",
+    "depth": "model.config.num_hidden_layers", "dim": "model.config.hidden_size",
+    "width": "model.config.hidden_size", "embed_dim": "model.config.hidden_size",
+    "hidden_size": "model.config.hidden_size", "patch_size": "model.config.patch_size",
+    "dropout": "model.config.dropout", "img_size": "augment.image_size", "image_size": "augment.image_size",
+    "input_size": "augment.image_size", "dataset": "data.name", "num_workers": "data.workers",
+    "workers": "data.workers", "seed": "run.seed", "fp16": "run.precision", "bf16": "run.precision",
+    "amp": "run.precision", "ema": "run.ema", "block_size": "text.block", "context_length": "text.block",
+    "tokenizer": "text.tokenizer", "max_length": "text.max_length", "pretrained": "model.from",
+    "checkpoint": "model.from",
+}  # fmt: skip
+"""Recipe keys, and with them config fields, by the names that other libraries give them."""
+
 
 class CrateError(ValueError):
     """Bad input; the message is one line that names the argument, option or file and says what to do."""
 
 
-def unknown_name(kind: str, name: object, known: Iterable[str]) -> CrateError:
-    """Return the error for a name that is not in a registry; it suggests the nearest known one."""
+def unknown_name(kind: str, name: object, known: Iterable[str], meant: str | None = None) -> CrateError:
+    """Return the error for a name that is not in a registry; it suggests what was `meant`, or the nearest known one."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
+    near = [meant] if meant else difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
+    if kind in ("recipe key", "config field") and (alias := ALIASES.get(str(name).rpartition(".")[2])):
+        near = [alias.rpartition(".")[2] if kind == "config field" else alias]
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
     return CrateError(f"unknown {kind} {name!r}; {hint}")
 

@@ -199,3 +199,20 @@ def photo(tmp_path):
     """A file with a disc on 90 × 60 pixels."""
     disc_image()[0].save(tmp_path / "disc.png")
     return tmp_path / "disc.png"
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leave out figures, which take most of the time of a small report."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from codingrate._page import Picture
+
+    def blank(draw, name):
+        assert callable(draw)
+        figure = Figure(figsize=(0.1, 0.1))
+        FigureCanvasAgg(figure)
+        return Picture(figure, "<svg/>")
+
+    monkeypatch.setattr("codingrate.inspection.report.inspecting.render_figure", blank)

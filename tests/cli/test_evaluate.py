@@ -41,9 +41,9 @@ def test_evaluate_prints_a_table(capsys, digits_run):
     code, out, _ = crate(capsys, "evaluate", digits_run, *options)
     assert code == 0
     assert "checkpoint best, train split" in " ".join(out.split())
-    assert "1,438 images" in out
+    assert "1,438 of 1,797 images" in out
     assert len(re.findall(r"│ \d ", out)) == 10, "a row for every class"
-    assert (digits_run / "evaluation" / "confusion.png").is_file()
+    assert (digits_run / "evaluation-train-best" / "confusion.png").is_file(), "other results are not overwritten"
 
 
 def test_evaluate_reads_the_checkpoint_of_a_step(capsys, tmp_path):
@@ -54,11 +54,55 @@ def test_evaluate_reads_the_checkpoint_of_a_step(capsys, tmp_path):
     check_refusal(capsys, ["evaluate", run, "--checkpoint", 7], 1, "no saved model for checkpoint 7")
 
 
-def test_evaluate_measures_all_of_other_data(capsys, digits_run, tmp_path):
-    data = write_classes(tmp_path / "data", {str(digit): 2 for digit in range(10)})
-    report = crate_json(capsys, "evaluate", digits_run, "--data", data, "--output", tmp_path / "report")
-    assert report["images"] == 20
-    assert report["data"] == str(data)
+@pytest.mark.parametrize(
+    ("parts", "options", "measured"),
+    [
+        ([""], [], [""]),
+        (["test"], [], ["test"]),
+        (["train", "test"], ["--split", "all"], ["train", "test"]),
+        (["train", "test"], [], ["test"]),
+        (["train", "validation", "test"], ["--split", "validation"], ["validation"]),
+    ],
+    ids=str,
+)
+def test_held_out_images_are_measured_in_full_and_by_the_names_of_their_classes(
+    capsys, digits_run, tmp_path, parts, options, measured
+):
+    """Two of the model's ten classes, with and without folders of splits."""
+    data = tmp_path / "data"
+    for number, name in enumerate(parts):
+        write_classes(data / name, {"2": 3, "7": 4}, start=10 * number)
+    call = ["evaluate", digits_run, "--data", data, *options, "--output", tmp_path / "report"]
+    report = crate_json(capsys, *call)
+    files = [file for name in measured for file in sorted((data / name).rglob("*.png"))]
+    guesses = [answer[0]["label"] for answer in Run(digits_run).predict(files)]
+    correct = [guess == file.parent.name for guess, file in zip(guesses, files, strict=True)]
+    count, total = 7 * len(measured), 7 * len(parts)
+    assert (report["data"], report["images"], report["total"]) == (str(data), count, total)
+    assert report["top1"] == pytest.approx(np.mean(correct))
+    counts = {row["class"]: row["images"] for row in report["per_class"] if row["images"]}
+    assert counts == {"2": 3 * len(measured), "7": 4 * len(measured)}
+    code, out, _ = crate(capsys, *call)
+    assert code == 0
+    part = "all of" if measured == parts else f"{measured[0]} split of"
+    assert f"checkpoint last, {part} {data}" in out
+    assert f"{count} of {total} images" in out
+
+
+def test_classes_with_other_names_are_refused_or_mapped(capsys, digits_run, tmp_path):
+    counts = {"two": 3, "seven": 4}
+    own = write_classes(tmp_path / "own", {"2": 3, "7": 4})
+    data = write_classes(tmp_path / "data", counts)
+    expected = crate_json(capsys, "evaluate", digits_run, "--data", own)
+    call = ["evaluate", digits_run, "--data", data]
+    check_refusal(capsys, call, 1, "does not know: seven, two; the model's are 0, 1, 2, … (10); map them with --labels")
+    (tmp_path / "map.json").write_text(json.dumps({"two": "2", "seven": 7}))
+    for labels in ("two=2,seven=7", tmp_path / "map.json"):
+        report = crate_json(capsys, *call, "--labels", labels)
+        assert (report["confusion"], report["loss"]) == (expected["confusion"], pytest.approx(expected["loss"]))
+    check_refusal(capsys, [*call, "--labels", "two=2"], 1, "does not know: seven;")
+    check_refusal(capsys, [*call, "--labels", "tow=2"], 1, "in --labels 'tow'; did you mean 'two'")
+    check_refusal(capsys, [*call, "--labels", "two"], 1, "--labels two: give a JSON file, or pairs")
 
 
 def test_evaluate_gives_the_loss_of_an_autoencoder(capsys, mae_run, tmp_path):
@@ -68,7 +112,7 @@ def test_evaluate_gives_the_loss_of_an_autoencoder(capsys, mae_run, tmp_path):
     assert json.loads((tmp_path / "found" / "metrics.json").read_text())["loss"] == report["loss"]
     code, out, _ = crate(capsys, "evaluate", mae_run, "--split", "train", "--output", tmp_path / "found")
     assert code == 0
-    assert "over 1,438 images" in out
+    assert "over 1,438 of 1,797 images" in out
 
 
 @pytest.mark.parametrize(
@@ -78,7 +122,8 @@ def test_evaluate_gives_the_loss_of_an_autoencoder(capsys, mae_run, tmp_path):
         (["RUN", "--split", "tset"], 1, "did you mean 'test'"),
         (["RUN", "--batch-size", "0"], 2, "--batch-size"),
         (["RUN", "--data", "no-such-folder/"], 1, "no-such-folder"),
-        (["RUN", "--data", "TWO"], 1, "the model has 10 classes, but"),
+        (["RUN", "--data", "TWO"], 1, "map them with --labels ape=0,… or a JSON file"),
+        (["MAE", "--labels", "ape=0"], 1, "--labels maps classes, and task autoencoding has none"),
         (["RUN", "--baseline"], 1, "use crate probe --baseline"),
         (["DINO"], 1, "crate probe"),
         (["GPT", "--split", "tset"], 1, "did you mean 'test'"),
@@ -90,14 +135,15 @@ def test_evaluate_gives_the_loss_of_an_autoencoder(capsys, mae_run, tmp_path):
     ],
     ids=str,
 )
-def test_evaluate_refuses(capsys, digits_run, dino_run, gpt, bert, tmp_path, arguments, code, message):
+def test_evaluate_refuses(capsys, digits_run, dino_run, mae_run, gpt, bert, tmp_path, arguments, code, message):
     (tmp_path / "untrained").mkdir()
     shutil.copy(digits_run / "recipe.yaml", tmp_path / "untrained")
     write_classes(tmp_path / "two", {"ape": 4, "bee": 4})
     (tmp_path / "binary.txt").write_bytes(b"\x00\x01\x02" * 50)
     paths = {
-        "RUN": digits_run, "DINO": dino_run, "GPT": gpt, "BERT": bert, "RUN/model": digits_run / "model",
-        "UNTRAINED": tmp_path / "untrained", "TWO": tmp_path / "two", "BINARY": tmp_path / "binary.txt",
+        "RUN": digits_run, "DINO": dino_run, "MAE": mae_run, "GPT": gpt, "BERT": bert,
+        "RUN/model": digits_run / "model", "UNTRAINED": tmp_path / "untrained", "TWO": tmp_path / "two",
+        "BINARY": tmp_path / "binary.txt",
     }  # fmt: skip
     check_refusal(capsys, ["evaluate", *(paths.get(argument, argument) for argument in arguments)], code, message)
 
@@ -133,7 +179,10 @@ def test_evaluate_says_which_text_was_measured(capsys, gpt, bert, tmp_path):
         other = crate_json(capsys, "evaluate", run, "--data", tmp_path / "other.txt", "--output", tmp_path / "report")
         assert own["cross_entropy"] == other["cross_entropy"], "the whole file is measured"
         assert (own["data"], own["split"]) == (str(run.parent / "text"), "test")
-        assert (other["data"], other["split"]) == (str(tmp_path / "other.txt"), "validation")
+        assert (other["data"], other["split"]) == (str(tmp_path / "other.txt"), "all")
+        code, out, _ = crate(capsys, "evaluate", run, "--data", tmp_path / "other.txt", "--output", tmp_path / "report")
+        assert code == 0
+        assert f"all of {tmp_path / 'other.txt'}: " in out
 
 
 def test_a_baseline_and_other_data_do_not_mix(capsys, gpt, tmp_path):
@@ -174,8 +223,8 @@ def test_real_labels_are_found_by_the_number_of_the_file(capsys, imagenet, tmp_p
     assert report["real_top1"] != report["top1"]
     code, out, _ = crate(capsys, *call)
     assert code == 0
-    assert f"ReaL {report['real_top1']:.2%}, top-1 {report['top1']:.2%}, 8 images" in out
-    assert json.loads((run / "evaluation" / "metrics.json").read_text())["real_top1"] == report["real_top1"]
+    assert f"ReaL {report['real_top1']:.2%}, top-1 {report['top1']:.2%}, 8 of 8 images" in out
+    assert json.loads((run / "evaluation-real" / "metrics.json").read_text())["real_top1"] == report["real_top1"]
 
 
 def test_imagenet_real_refuses(capsys, digits_run, gpt, imagenet, tmp_path):
@@ -210,9 +259,9 @@ def coco(tmp_path):
 
 def test_detect_finds_planted_objects(capsys, by_color, coco, tmp_path):
     options = ("--data", coco, *QUICK, "--output", tmp_path / "out")
-    report = crate_json(capsys, "detect", by_color, *options)
+    (report,) = crate_json(capsys, "detect", by_color, *options)["layers"]
     assert (report["benchmark"], report["images"], report["objects"]) == ("coco", 2, 2)
-    assert (report["layer"], report["size"]) == (-2, 96)
+    assert (report["layer"], report["size"]) == (2, 96)
     assert report["mask"]["ap50"] == pytest.approx(1)
     assert report["box"]["ap75"] == pytest.approx(1)
     assert report["mask"]["ap"] > 0.8
@@ -225,13 +274,13 @@ def test_detect_finds_planted_objects(capsys, by_color, coco, tmp_path):
 
 def test_detect_takes_a_threshold_of_zero(capsys, by_color, coco, tmp_path):
     """Zero is a threshold of its own, not the default of 0.15."""
-    report = crate_json(
+    (report,) = crate_json(
         capsys, "detect", by_color, "--data", coco, "--threshold", 0, "--size", 96, "--limit", 1,
         "--no-refine", "--output", tmp_path / "out",
-    )  # fmt: skip
+    )["layers"]  # fmt: skip
     model = CrateForImageClassification.from_pretrained(by_color).eval()
     zero, default = (
-        [part.score for part in find_objects(model, disc_image()[0], Augment(), side=96, refine=False, **options)]
+        [part.cut_quality for part in find_objects(model, disc_image()[0], Augment(), side=96, refine=False, **options)]
         for options in ({"threshold": 0.0}, {})
     )
     detections = json.loads((tmp_path / "out" / "detections.json").read_text())
@@ -266,7 +315,7 @@ def naive_maps(model, pixel_values, layer=-2):
 def test_detect_measures_attention_maps_on_voc(capsys, by_color, tmp_path):
     root = write_voc(tmp_path / "VOC2012", size=(40, 24))
     options = ("--benchmark", "voc", "--data", root, "--size", 32, "--output", tmp_path / "out")
-    report = crate_json(capsys, "detect", by_color, *options)
+    (report,) = crate_json(capsys, "detect", by_color, *options)["layers"]
     model, pairs = CrateForImageClassification.from_pretrained(by_color).eval(), []
     for entry in load_voc(root):
         image, labels = entry.read()
@@ -274,9 +323,13 @@ def test_detect_measures_attention_maps_on_voc(capsys, by_color, tmp_path):
         pairs.append((naive_maps(model, pixels)[0].detach().numpy(), labels))
     assert report["miou"] == pytest.approx(voc_overlap("voc", pairs, mass=0.6).miou)
     assert sorted(report["per_class"]) == ["2", "7"]
-    code, out, _ = crate(capsys, "detect", by_color, *options, "--threshold", 0.9, "--layer", 0)
+    code, out, _ = crate(capsys, "detect", by_color, *options, "--threshold", 0.9, "--layer", 1)
     assert code == 0
-    assert "masks of 90% of the attention" in out
+    assert "masks of 90% of the attention of layer 1" in out
+    both = crate_json(capsys, "detect", by_color, *options, "--layer", 1, "--layer", -2)["layers"]
+    assert [entry["layer"] for entry in both] == [1, 2]
+    assert both[1]["miou"] == report["miou"]
+    assert [entry["folder"] for entry in both] == [str(tmp_path / "out" / f"layer{number}") for number in (1, 2)]
 
 
 def test_detect_refuses(capsys, by_color, coco, digits_run, gpt):
@@ -287,6 +340,7 @@ def test_detect_refuses(capsys, by_color, coco, digits_run, gpt):
         (by_color, ["--benchmark", "voc", "--data", "nowhere"], 1, "nowhere: has no ImageSets/Segmentation"),
         (digits_run, ["--data", coco], 1, "the model reads 1 channel; coco is in color"),
         (gpt, ["--data", coco], 1, "reads text"),
+        (by_color, ["--data", coco, "--layer", "0"], 1, "--layer 0: layers are numbered from 1"),
     ):
         check_refusal(capsys, ["detect", model, *options], code, message)
     Image.new("RGB", (9, 9)).save(coco / "images" / "1.png")
@@ -358,7 +412,11 @@ def test_probe_splits_other_data_and_chooses_among_ks(capsys, probed, tmp_path):
     report = crate_json(capsys, *call)["probes"]["trained"]
     assert [row["k"] for row in report["table"]] == [3, 5]
     assert report["images"] == {"train": 36, "test": 4}
-    assert report["metrics"]["top5"] is None
+    assert "top5" not in report["metrics"], "two classes"
+    code, out, _ = crate(capsys, *call)
+    assert code == 0
+    assert "36 of 36 train images, 4 of 4 test images" in out
+    assert "top-5" not in out
 
 
 @pytest.mark.parametrize(
@@ -375,8 +433,7 @@ def test_probe_splits_other_data_and_chooses_among_ks(capsys, probed, tmp_path):
         (["RUN", "--path", "x"], 1, "--path is the folder of the dataset that --data names; give both"),
         (["RUN", "--data", "no-such-folder/"], 1, "no-such-folder"),
         (["RUN", "--data", "ONE"], 1, "one class only"),
-        (["RUN", "--data", "RARE", "--limit", "2"], 1, "one class only"),
-        (["RUN", "--data", "RARE", "--limit", "3"], 1, "class 'bee' has a single training image"),
+        (["RUN", "--data", "RARE", "--limit", "3"], 1, "has a single training image"),
         (["GPT"], 1, "CrateForCausalLM has no image features"),
         (["LANGUAGE"], 1, "CrateForCausalLM has no image features"),
         ([], 2, "'run'"),

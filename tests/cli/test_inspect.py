@@ -11,14 +11,14 @@ import torch
 from PIL import Image
 
 from codingrate import create_model
-from codingrate.data import Augment, load_images, load_tokenizer
+from codingrate.data import Augment, balanced_indices, load_images, load_tokenizer
 from codingrate.inspection import layerwise, square_input, trace
 from codingrate.models import CrateForCausalLM, CrateForImageClassification
 from codingrate.operators.attention_mass import at_size, mass_masks
 from tests.data.conftest import picture, write_classes
 from tests.pages import Reader
 
-from .conftest import BLOCK, SMALL, check_refusal, crate, crate_json, disc_image
+from .conftest import BLOCK, SMALL, check_refusal, crate, crate_json, disc_image, last_evaluation
 
 LAYERS = {"compression", "attention-step", "sparsity", "small-entries", "rates"}
 """Panels that every report has."""
@@ -35,23 +35,6 @@ def load(folder):
 
 
 # inspect
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Leave out figures, which take most of the time of a small report."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from codingrate._page import Picture
-
-    def blank(draw, name):
-        assert callable(draw)
-        figure = Figure(figsize=(0.1, 0.1))
-        FigureCanvasAgg(figure)
-        return Picture(figure, "<svg/>", "<svg/>")
-
-    monkeypatch.setattr("codingrate.inspection.report.inspecting.render_figure", blank)
 
 
 def compression(report, model=None):
@@ -80,11 +63,18 @@ def test_a_run_is_inspected_on_its_own_test_split(capsys, digits_run):
     pixels = (torch.from_numpy(images.copy())[:, None].float() / 255 - 0.5) / 0.5
     expected = layerwise(load(digits_run / "model" / "last"), [pixels])
     assert compression(report) == pytest.approx(expected["compression"].tolist(), rel=1e-4)
+    score = report["summary"]["scores"][0]
+    assert score["value"] == pytest.approx(last_evaluation(digits_run)["eval_top1"])
+    labels = load_images("digits").test["label"]
+    assert score["baseline"] == pytest.approx(max(map(labels.count, labels)) / len(labels))
+    assert len(report["summary"]["samples"]) == 6
+    assert len(report["summary"]["key_panels"]) == 4
+    assert set(report["summary"]["key_panels"].values()) <= {"agrees", "agrees in part", "does not agree", None}
 
 
 @pytest.mark.slow  # every figure is drawn
 def test_the_page_needs_nothing_else_and_says_what_was_measured(capsys, digits_run, twin_run, tmp_path):
-    options = ("--compare", twin_run, "--limit", 5, "--layers", -1, "--measure", "released", "--eps", 0.2)
+    options = ("--compare", twin_run, "--limit", 5, "--layer", -1, "--measure", "released", "--eps", 0.2)
     code, out, _ = crate(capsys, "inspect", digits_run, *options, "--output", tmp_path / "out")
     assert code == 0
     assert "digits" in out
@@ -99,7 +89,7 @@ def test_the_page_needs_nothing_else_and_says_what_was_measured(capsys, digits_r
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     table = report["panels"]["compression"]["table"]
     assert [(row["model"], row["layer"]) for row in table] == [("digits", 2), ("vit", 2)]
-    assert f"--compare {twin_run} --layers -1 --eps 0.2 --measure released" in report["facts"]["Command"]
+    assert f"--compare {twin_run} --layer -1 --eps 0.2 --measure released" in report["facts"]["Command"]
     for panel in report["panels"].values():
         plain = panel["measured"].translate(str.maketrans("", "", "^{}"))
         assert plain.split("_")[0] in page.text
@@ -136,9 +126,10 @@ def test_a_model_without_a_run_is_measured_on_two_photographs(capsys, saved, tmp
 @pytest.mark.usefixtures("undrawn", "small_presets")
 def test_a_model_by_name_is_said_to_be_untrained(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, out, err = crate(capsys, "inspect", "crate-tiny-patch16-224", "--limit", 3, "--layers", 0)
+    code, out, err = crate(capsys, "inspect", "crate-tiny-patch16-224", "--limit", 3, "--layer", 1)
     assert code == 0
     assert "note: crate-tiny-patch16-224 has random weights" in err
+    assert "Verdicts" not in out, "predictions are for trained models"
     assert "report: inspect-crate-tiny-patch16-224/report.html" in out
     assert (tmp_path / "inspect-crate-tiny-patch16-224" / "report.html").is_file()
 
@@ -164,13 +155,48 @@ def test_a_text_run_is_inspected_on_blocks_of_its_text(capsys, gpt, tmp_path):
     some = torch.tensor([ids[n * BLOCK : (n + 1) * BLOCK] for n in (0, count // 3, 2 * count // 3)])
     expected = layerwise(CrateForCausalLM.from_pretrained(gpt / "model" / "last"), [some])
     assert compression(report) == pytest.approx(expected["compression"].tolist(), rel=1e-4)
+    assert next(iter(report["panels"])) == "lens", "panels on text come first"
+    (sample,) = report["summary"]["samples"]
+    assert sample["answer"]
+    (score,) = report["summary"]["scores"]
+    lens = report["panels"]["lens"]["table"][-1]["cross_entropy"]
+    assert score["value"] == pytest.approx(lens, rel=1e-3), "the last layer of the lens is the model"
+    assert 1 < score["baseline"] < 4
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_other_tasks_have_a_summary_too(capsys, bert, mae_run, dino_run):
+    for run, name in ((bert, "Loss in nats per masked token"), (mae_run, "Reconstruction loss of masked patches")):
+        report = crate_json(capsys, "inspect", run, "--limit", 5)
+        summary = report["summary"]
+        assert [score["name"] for score in summary["scores"]] == [name], report["notes"]
+        assert summary["scores"][0]["value"] > 0
+        assert summary["scores"][0]["baseline"] > 0
+        assert summary["samples"]
+    summary = crate_json(capsys, "inspect", dino_run, "--limit", 5)["summary"]
+    assert summary["scores"] == [], "distillation has no metric of its own"
+    assert len(summary["key_panels"]) == 4
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_summary_names_the_classes_of_the_model(capsys, digits_run, tmp_path):
+    """Two of the model's ten classes, whose indices in the data are not those in the model."""
+    data = write_classes(tmp_path / "data", {"2": 6, "7": 5})
+    summary = crate_json(capsys, "inspect", digits_run, "--data", data, "--output", tmp_path / "out")["summary"]
+    report = crate_json(capsys, "evaluate", digits_run, "--data", data, "--output", tmp_path / "report")
+    assert summary["scores"][0]["value"] == pytest.approx(report["top1"])
+    assert summary["scores"][0]["baseline"] == pytest.approx(6 / 11)
+    shown = [(sample["caption"], sample["correct"]) for sample in summary["samples"]]
+    true = [caption if correct else caption.rpartition("(true: ")[2].rstrip(")") for caption, correct in shown]
+    assert len(true) == 6
+    assert {*true} == {"2", "7"}
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_unreadable_images_are_counted(capsys, saved, tmp_path):
     root = write_classes(tmp_path / "images", {"a": 60, "b": 50})
     (root / "a" / "000.png").write_bytes(b"no image")
-    report = crate_json(capsys, "inspect", saved, "--data", root, "--layers", 0, "--output", tmp_path / "out")
+    report = crate_json(capsys, "inspect", saved, "--data", root, "--layer", 1, "--output", tmp_path / "out")
     assert report["facts"]["Data"]["samples"] == 109
     assert any(note.startswith("1 images could not be read; the first of them is ") for note in report["notes"])
     for file in root.rglob("*.png"):
@@ -181,7 +207,12 @@ def test_unreadable_images_are_counted(capsys, saved, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["DIGITS", "--layers", 2], 1, "layer 2 is out of range; the model has 2 layers, -2 to 1"),
+        (
+            ["DIGITS", "--layer", 3],
+            1,
+            "--layer 3: layers are numbered from 1, and the model has 2 layers",
+        ),
+        (["DIGITS", "--layer", 0], 1, "--layer 0: layers are numbered from 1"),
         (["DIGITS", "--data", "pydoc"], 1, "DIGITS reads images; give images instead"),
         (["DIGITS", "--data", "digts"], 1, "unknown dataset 'digts'; did you mean 'digits'?"),
         (["DIGITS", "--split", "validation"], 1, "unknown split 'validation'; did you mean"),
@@ -251,18 +282,18 @@ def check_attention(entry, maps, mass, width, height):
 
 def test_attention_draws_grids_and_masks_of_the_maps(capsys, saved, photo, tmp_path):
     output = tmp_path / "out"
-    options = ("--layer", -1, "--layer", 0, "--layer", 2, "--mass", 0.45, "--size", 40)
+    options = ("--layer", -1, "--layer", 1, "--layer", 3, "--mass", 0.45, "--size", 40)
     report = crate_json(capsys, "attention", saved, photo, photo, *options, "--output", output)
     assert (report["size"], report["patches"], report["mass"]) == (40, 25, 0.45)
     for entry, name in zip(report["images"], ("disc", "disc-2"), strict=True):
         assert (entry["image"], entry["width"], entry["height"]) == (str(photo), 90, 60)
-        assert [layer["layer"] for layer in entry["layers"]] == [2, 0]
+        assert [layer["layer"] for layer in entry["layers"]] == [3, 1]
         for layer in entry["layers"]:
             assert layer["picture"] == str(output / f"{name}-layer{layer['layer']}.png")
             with Image.open(layer["picture"]) as grid:
                 assert grid.size == (7 * 244 - 4, 18 + 2 * 160 + 4)  # image, five heads, mean
             assert layer["heads"][1]["mask"] == str(output / f"{name}-layer{layer['layer']}-head2-mask.png")
-            check_attention(layer, naive_maps(saved, photo, 40, layer["layer"]), 0.45, 90, 60)
+            check_attention(layer, naive_maps(saved, photo, 40, layer["layer"] - 1), 0.45, 90, 60)
     assert len(list(output.iterdir())) == 2 * 2 * (1 + 6)
 
 
@@ -270,8 +301,8 @@ def test_attention_has_a_default_layer_size_and_folder(capsys, saved, photo):
     report = crate_json(capsys, "attention", saved, photo)
     assert (report["size"], report["mass"]) == (32, 0.6)
     (layer,) = report["images"][0]["layers"]
-    assert layer["layer"] == 1, "the last but one of three"
-    assert layer["picture"] == str(saved / "attention" / "disc-layer1.png")
+    assert layer["layer"] == 2, "the last but one of three"
+    assert layer["picture"] == str(saved / "attention" / "disc-layer2.png")
     check_attention(layer, naive_maps(saved, photo, 32, 1), 0.6, 90, 60)
 
 
@@ -281,7 +312,7 @@ def test_attention_prints_a_table_of_one_head_in_all_layers(capsys, saved, photo
     code, out, _ = crate(capsys, "attention", saved, photo, "--layer", "all", "--head", 4, "--output", output)
     assert code == 0
     rows = [line.split("│")[1:-1] for line in out.splitlines() if str(photo) in line]
-    assert [(row[1].strip(), row[2].strip()) for row in rows] == [("0", "4"), ("1", "4"), ("2", "4")]
+    assert [(row[1].strip(), row[2].strip()) for row in rows] == [("1", "4"), ("2", "4"), ("3", "4")]
     for layer, row in enumerate(rows):
         count = int(mass_masks(naive_maps(saved, photo, 32, layer)[3]).sum())
         assert row[4].strip() == f"{count} of 16"
@@ -304,15 +335,16 @@ def test_untrained_models_and_enormous_images_are_noted(capsys, tmp_path, verb, 
     assert (entry["width"], entry["height"]) == (4096, 41)
     assert entry["note"].endswith("4096 × 41 pixels")
     if verb == "attention":
-        assert [layer["layer"] for layer in entry["layers"]] == [2], "the last of a ViT"
+        assert [layer["layer"] for layer in entry["layers"]] == [3], "the last of a ViT"
 
 
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--layer", 3], 1, "layer 3 is out of range; the model has 3 layers, -3 to 2"),
-        (["--layer", 0, "--layer", -4], 1, "layer -4 is out of range"),
-        (["--layer", "last"], 1, "layer last is not a number; give numbers from -3 to 2, or all"),
+        (["--layer", 4], 1, "--layer 4: layers are numbered from 1, and the model has 3 layers; give 1 to 3, -1 to -3"),
+        (["--layer", 1, "--layer", -4], 1, "--layer -4: layers are numbered from 1"),
+        (["--layer", 0], 1, "--layer 0: layers are numbered from 1"),
+        (["--layer", "last"], 1, "--layer last: layers are numbered from 1"),
         (["--head", 6], 1, "head 6 is out of range; the model has 5 heads, 1 to 5"),
         (["--head", 0], 1, "head 0 is out of range"),
         (["--mass", 0], 1, "mass must lie in (0, 1]"),
@@ -374,21 +406,27 @@ def test_segment_writes_masks_and_overlays(capsys, by_color, photo, tmp_path):
     disc = disc_image()[1]
     for entry, name in zip(report["images"], ("disc", "disc-2"), strict=True):
         assert (entry["image"], entry["width"], entry["height"]) == (str(photo), 90, 60)
-        assert entry["overlay"] == str(output / f"{name}-overlay.png")
-        with Image.open(entry["overlay"]) as drawn:
+        (layer,) = entry["layers"]
+        assert layer["layer"] == 2, "the last but one of three"
+        assert layer["overlay"] == str(output / f"{name}-layer2-overlay.png")
+        with Image.open(layer["overlay"]) as drawn:
             assert drawn.size == (90, 60)
-        first = entry["segments"][0]
-        assert first["mask"] == str(output / f"{name}-mask1.png")
+        first = layer["segments"][0]
+        assert first["mask"] == str(output / f"{name}-layer2-mask1.png")
         with Image.open(first["mask"]) as drawn:
             mask = np.asarray(drawn) > 0
         assert (mask & disc).sum() / (mask | disc).sum() > 0.9
-        assert first["area"] == mask.sum()
+        assert first["area"] == pytest.approx(mask.mean())
+        assert first["border"] == 0, "the disc does not touch the border"
         x, y, width, height = first["box"]
         assert mask[y : y + height, x : x + width].sum() == mask.sum()
-        assert 0.5 < first["score"] <= 1
-    assert len(list(output.iterdir())) == sum(1 + len(entry["segments"]) for entry in report["images"])
+        assert 0.5 < first["cut_quality"] <= 1
+        assert "score" not in first
+    assert "may be background" in report["about"]
+    assert "not the probability of an object" in report["about"]
+    assert len(list(output.iterdir())) == sum(1 + len(entry["layers"][0]["segments"]) for entry in report["images"])
     coarse = crate_json(capsys, "segment", by_color, photo, *QUICK, "--no-refine", "--output", tmp_path / "coarse")
-    with Image.open(coarse["images"][0]["segments"][0]["mask"]) as drawn:
+    with Image.open(coarse["images"][0]["layers"][0]["segments"][0]["mask"]) as drawn:
         blocky = np.asarray(drawn) > 0
     assert (blocky & disc).sum() / (blocky | disc).sum() < (mask & disc).sum() / (mask | disc).sum()
 
@@ -396,23 +434,29 @@ def test_segment_writes_masks_and_overlays(capsys, by_color, photo, tmp_path):
 def test_segment_prints_a_table(capsys, by_color, photo, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")  # so that no path is broken into lines
     Image.new("RGB", (30, 30), (9, 90, 190)).save(tmp_path / "even.png")
-    options = (*QUICK, "--masks", 1, "--no-refine", "--layer", 0)
+    options = (*QUICK, "--masks", 1, "--no-refine", "--layer", 1)
     code, out, _ = crate(capsys, "segment", by_color, photo, tmp_path / "even.png", *options)
     assert code == 0
     assert "disc.png" in out
-    assert f"1 objects in 2 images, none in 1; pictures in {by_color / 'segments'}" in " ".join(out.split())
-    assert (by_color / "segments" / "disc-mask1.png").is_file()
+    words = " ".join(out.split())
+    assert f"1 regions in 2 images, none in 1; pictures in {by_color / 'segments'}" in words
+    assert "cut quality" in words
+    assert "MaskCut finds regions" in words
+    assert "may be background" in words
+    assert "score" not in words
+    assert (by_color / "segments" / "disc-layer1-mask1.png").is_file()
 
 
 def test_segment_reads_color_files_with_a_run_on_gray_images(capsys, digits_run, photo):
     report = crate_json(capsys, "segment", digits_run, photo, "--size", 64)
-    assert report["images"][0]["overlay"] == str(digits_run / "segments" / "disc-overlay.png")
+    assert report["images"][0]["layers"][0]["overlay"] == str(digits_run / "segments" / "disc-layer1-overlay.png")
 
 
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--layer", 9], 1, "layer 9 is out of range; the model has 3 layers"),
+        (["--layer", 9], 1, "--layer 9: layers are numbered from 1, and the model has 3 layers"),
+        (["--layer", 0], 1, "--layer 0: layers are numbered from 1"),
         (["--threshold", 1.5], 1, "threshold in [0, 1)"),
         (["--size", 97], 1, "side 97 is not divisible by the model's patch_size 8; use 96"),
         (["--size", 8], 1, "an image of one patch cannot be cut"),
@@ -424,12 +468,29 @@ def test_segment_refuses(capsys, by_color, photo, tmp_path, options, code, messa
     check_refusal(capsys, ["segment", by_color, photo, "--output", tmp_path / "out", *options], code, message)
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_layers_have_the_same_numbers_in_every_verb(capsys, saved, photo, tmp_path):
+    """The first, the last from the end, and all; the same file names, tables and JSON everywhere."""
+    for given, numbers in ((["--layer", 1, "--layer", -1], [1, 3]), (["--layer", "all"], [1, 2, 3])):
+        options = ("--output", tmp_path / str(len(numbers)), *given)
+        for verb in ("attention", "segment"):
+            (entry,) = crate_json(capsys, verb, saved, photo, "--size", 32, *options)["images"]
+            assert [layer["layer"] for layer in entry["layers"]] == numbers
+            names = [layer["picture" if verb == "attention" else "overlay"] for layer in entry["layers"]]
+            assert all(f"disc-layer{number}" in name for number, name in zip(numbers, names, strict=True))
+        report = crate_json(capsys, "inspect", saved, *options)
+        assert [row["layer"] for row in report["panels"]["compression"]["table"]] == numbers
+
+
 # reconstruct
 
 
-def test_reconstruct_draws_the_first_test_images(capsys, mae_run, tmp_path):
+def test_reconstruct_draws_test_images_of_different_classes(capsys, mae_run, tmp_path):
     report = crate_json(capsys, "reconstruct", mae_run, "--count", 3, "--output", tmp_path / "a.png")
-    assert [entry["image"] for entry in report["images"]] == ["test image 0", "test image 1", "test image 2"]
+    labels = np.array(load_images("digits").test["label"])
+    rows = balanced_indices(labels, 3)
+    assert [entry["image"] for entry in report["images"]] == [f"test image {row}" for row in rows]
+    assert len({*labels[rows]}) == 3
     assert report["loss"] == pytest.approx(np.mean([entry["loss"] for entry in report["images"]]))
     sheet = Image.open(tmp_path / "a.png")
     assert sheet.size == (3 * 160 + 4 * 8, 20 + 3 * 168)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import shutil
@@ -9,6 +10,7 @@ import shutil
 import datasets
 import numpy as np
 import pytest
+import torch
 
 from codingrate.data import GLUE, load_tokenizer
 from codingrate.evaluation import NGram, bag_of_words_metrics
@@ -50,10 +52,35 @@ def test_searches_are_those_of_transformers(capsys, gpt, flags):
     assert (code, out) == (0, f"a mat{report['text']}\n")
 
 
-def test_a_saved_model_generates_as_much_as_fits(capsys, gpt, saved_gpt):
+def test_text_slides_through_the_context(capsys, gpt, saved_gpt):
+    """When the context of 32 tokens is full, the last 16 tokens are the prompt of what follows."""
     for model in (gpt / "model" / "last", saved_gpt):
-        report = crate_json(capsys, "generate", model, "x" * 30, "--top-p", 0.9, "--top-k", 0)
-        assert report["max_new_tokens"] == BLOCK - 30, "the default is 200"
+        report = crate_json(capsys, "generate", model, "x" * 40, "--greedy", "--tokens", 50)
+        assert report["tokens"] == 50
+    trained, tokenizer = CrateForCausalLM.from_pretrained(gpt / "model" / "last"), load_tokenizer("bytes")
+    ids = tokenizer("x" * 40, return_tensors="pt")["input_ids"]
+    for count in (16, 16, 16, 2):
+        ids = torch.cat([ids, trained.generate(ids[:, -16:], max_new_tokens=count, do_sample=False)[:, 16:]], dim=1)
+    text = "x" * 40 + tokenizer.decode(ids[0, 40:])
+    assert crate_json(capsys, "generate", gpt, "x" * 40, "--greedy", "--tokens", 50)["text"] == text[40:]
+    code, out, _ = crate(capsys, "generate", gpt, "x" * 40, "--greedy", "--tokens", 50)
+    assert (code, out) == (0, f"{text}\n"), "streamed as one text"
+
+
+def test_samples_stops_and_penalties(capsys, gpt):
+    call = ["generate", gpt, "the cat", "--tokens", 40, "--seed", 3]
+    report = crate_json(capsys, *call, "--samples", 3)
+    texts = [sample["text"] for sample in report["samples"]]
+    assert [sample["seed"] for sample in report["samples"]] == [3, 4, 5]
+    assert len(set(texts)) == 3
+    assert crate_json(capsys, *call[:-1], 4)["text"] == texts[1]
+    code, out, _ = crate(capsys, *call, "--samples", 3)
+    assert (code, out.count("the cat" + texts[2])) == (0, 1)
+    word = texts[0][10:13]
+    cut = crate_json(capsys, *call, "--stop", word)
+    assert cut["text"] == texts[0][: texts[0].index(word)]
+    assert cut["tokens"] < 40
+    assert crate_json(capsys, *call, "--repetition-penalty", 5)["text"] != texts[0]
 
 
 # fill
@@ -101,7 +128,11 @@ def test_perplexity_of_other_text(capsys, gpt, saved_gpt, tmp_path):
     own = crate_json(capsys, "perplexity", gpt, "--split", "test")
     (tmp_path / "other.txt").write_bytes((gpt.parent / "text" / "test.txt").read_bytes())
     other = crate_json(capsys, "perplexity", gpt, "--data", tmp_path / "other.txt")
-    assert (own["split"], own["cross_entropy"]) == ("test", other["cross_entropy"]), "the whole file is measured"
+    assert (own["split"], other["split"]) == ("test", "all")
+    assert own["cross_entropy"] == other["cross_entropy"], "the whole file is measured"
+    code, out, _ = crate(capsys, "perplexity", gpt, "--data", tmp_path / "other.txt")
+    assert code == 0
+    assert f"checkpoint last, all of {tmp_path / 'other.txt'}" in out
     by_line = crate_json(capsys, "perplexity", gpt, "--data", tmp_path / "other.txt", "--separate", "line")
     assert by_line["tokens"] == other["tokens"], "every line end becomes an end of text"
     assert by_line["cross_entropy"] != other["cross_entropy"]
@@ -189,16 +220,46 @@ def test_evaluate_measures_sentences_and_their_bag_of_words(capsys, bert, tasks,
     code, out, _ = crate(capsys, "evaluate", run, "--baseline")
     assert code == 0
     assert f"baseline validation: accuracy {counted['accuracy']:.4f}" in out
+    assert "12 of 24 sentences" in out
     assert crate_json(capsys, "evaluate", run, "--data", tasks / "rte")["splits"], (
         "bare numbers are the model's classes"
     )
-    table = {"sentence": ["a", "b"] * 6, "label": ["good", "bad"] * 6}
-    datasets.Dataset.from_dict(table).to_json(tmp_path / "other.jsonl")
-    check_refusal(
-        capsys, ["evaluate", run, "--data", tmp_path / "other.jsonl"], 1, "the model's are negative, positive"
-    )
     check_refusal(capsys, ["evaluate", run, "--split", "tset"], 1, "unknown split 'tset'")
     check_refusal(capsys, ["evaluate", run, "--baseline", "--data", tasks / "rte"], 1, "--baseline")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_sentences_are_measured_class_by_class(capsys, bert, tasks, tmp_path):
+    crate_json(capsys, "glue", bert, "--data", tasks, "--output", tmp_path / "glue", "--tasks", "sst2", *QUICK)
+    run, data = tmp_path / "glue" / "sst2", tmp_path / "other.jsonl"
+    table = {
+        "sentence": [words(row, 3) for row in range(11)],
+        "label": ["good", "bad", "bad", "good", "bad"] * 2 + ["bad"],
+    }
+    datasets.Dataset.from_dict(table).to_json(data)
+    call = ["evaluate", run, "--data", data]
+    check_refusal(capsys, call, 1, "the model's are negative, positive; map them with --labels bad=")
+    call += ["--labels", "good=positive,bad=negative", "--output", tmp_path / "report"]
+    report = crate_json(capsys, *call)
+    names = {"good": "positive", "bad": "negative"}
+    guesses = [answer[0]["label"] for answer in Run(run).predict(table["sentence"])]
+    correct = [guess == names[label] for guess, label in zip(guesses, table["label"], strict=True)]
+    assert report["splits"]["validation"]["accuracy"] == pytest.approx(np.mean(correct))
+    with (tmp_path / "report" / "per_class.csv").open(newline="") as file:
+        rows = {row["class"]: (int(row["sentences"]), float(row["accuracy"])) for row in csv.DictReader(file)}
+    for label, name in names.items():
+        own = [right for right, other in zip(correct, table["label"], strict=True) if other == label]
+        assert rows[name] == (len(own), pytest.approx(np.mean(own)))
+    assert (tmp_path / "report" / "confusion.png").stat().st_size > 1000
+    code, out, _ = crate(capsys, *call)
+    assert code == 0
+    assert f"all of {data}" in out
+    assert "11 of 11 sentences" in out
+    assert all(name in out for name in rows)
+    summary = crate_json(capsys, "inspect", run, "--output", tmp_path / "inspect")["summary"]
+    own = crate_json(capsys, "evaluate", run)["splits"]["validation"]
+    assert summary["scores"][0]["value"] == pytest.approx(own["accuracy"])
+    assert len(summary["samples"]) == 3
 
 
 def test_glue_continues_where_it_was_stopped(capsys, bert, tasks, tmp_path):
@@ -276,8 +337,9 @@ def paths(gpt, bert, digits_run, saved_gpt, tmp_path):
     [
         (["generate", "GPT", ""], 1, "the prompt is empty"),
         (["generate", "GPT", " \n"], 1, "the prompt is empty"),
-        (["generate", "GPT", "x" * 32], 1, "the prompt has 32 tokens, but the context length is 32; shorten it to 31"),
-        (["generate", "GPT", "xy", "--tokens", "31"], 1, "use --tokens 30 or fewer"),
+        (["generate", "GPT", "x", "--stop", ""], 1, "--stop is an empty text"),
+        (["generate", "GPT", "x", "--greedy", "--samples", "2"], 1, "--samples needs sampling"),
+        (["generate", "GPT", "x", "--repetition-penalty", "0"], 1, "--repetition-penalty is 0.0; it must be positive"),
         (["generate", "GPT", "x", "--tokens", "0"], 2, "--tokens"),
         (["generate", "GPT", "x", "--temperature", "0"], 1, "--temperature is 0.0; it must be positive"),
         (["generate", "GPT", "x", "--top-p", "1.5"], 1, "--top-p is 1.5"),
@@ -303,7 +365,7 @@ def paths(gpt, bert, digits_run, saved_gpt, tmp_path):
         (["perplexity", "GPT", "--data", "latin.txt"], 1, "latin.txt is not UTF-8"),
         (["perplexity", "GPT", "--data", "empty.txt"], 1, "has no text"),
         (["perplexity", "GPT", "--data", "no-such-file.txt"], 1, "no-such-file.txt"),
-        (["perplexity", "GPT", "--data", "rows.jsonl", "--text-column", "txt"], 1, "has no column 'txt' (text_column)"),
+        (["perplexity", "GPT", "--data", "rows.jsonl", "--text-column", "txt"], 1, "set text.text_column to one of"),
         (["perplexity", "GPT", "--data", "rows.jsonl", "--text-column", "other"], 1, "does not hold text"),
         (["perplexity", "GPT", "--data", "rows.jsonl", "--split", "test"], 1, "has no test split"),
         (["perplexity", "GPT", "--data", "rows.jsonl", "--separate", "page"], 1, "'page'"),

@@ -262,7 +262,30 @@ def test_folders(tmp_path):
 def test_classes_of_the_test_split(tmp_path):
     write_classes(tmp_path / "set" / "train", {"cat": 2, "dog": 2})
     write_classes(tmp_path / "set" / "test", {"cat": 2, "eel": 2})
-    assert "class 'eel', which the training folder does not have" in refused(str(tmp_path / "set"))
+    for streaming in (False, True):
+        message = refused(str(tmp_path / "set"), streaming=streaming)
+        assert f"the test split of {tmp_path / 'set'} has class 'eel', but the training classes are cat, dog" in message
+    held = load_images(str(tmp_path / "set"), test_share=1)
+    assert (held.classes, labels(held.test)) == (("cat", "dog", "eel"), [0, 0, 2, 2]), "data that are only measured"
+
+
+@pytest.mark.parametrize("held", ["test", "val"])
+def test_held_out_folders_are_measured_in_full_but_not_trained_on(tmp_path, held):
+    root = str(write_classes(tmp_path / "set" / held, {"cat": 4}).parent)
+    assert "has no training split, only" in refused(root)
+    for streaming in (False, True):
+        data = load_images(root, test_share=1, streaming=streaming)
+        assert (data.classes, [row["label"] for row in data.test], [*data.train]) == (("cat",), [0] * 4, [])
+
+
+def test_all_is_every_split(tmp_path):
+    for split, count in (("train", 5), ("val", 3), ("test", 2)):
+        write_classes(tmp_path / "set" / split, {"cat": count, "dog": count})
+    data = load_images(str(tmp_path / "set"))
+    assert {name: len(part) for name, part in data.splits.items()} == {"train": 10, "test": 4, "validation": 6}
+    assert (data.total, len(data.split("all"))) == (20, 20)
+    with pytest.raises(CrateError, match="unknown split 'vaild'; did you mean 'validation'"):
+        data.split("vaild")
 
 
 def test_labels_out_of_range(tmp_path):
@@ -280,7 +303,7 @@ def test_labels_out_of_range(tmp_path):
     write_parquet(tmp_path / "c" / "test.parquet", [0], datasets.ClassLabel(names=["b", "a", "d"]))
     assert list(load_images(str(tmp_path / "c")).test["label"]) == [1], "named classes are matched by name"
     write_parquet(tmp_path / "c" / "test.parquet", [2], datasets.ClassLabel(names=["b", "a", "d"]))
-    assert "label 'd' in column 'label', which is outside its 3 classes" in refused(str(tmp_path / "c"))
+    assert "has class 'd', but the training classes are a, b, c" in refused(str(tmp_path / "c"))
     (tmp_path / "d").mkdir()
     write_parquet(tmp_path / "d" / "train.parquet", ["x", "y"])
     write_parquet(tmp_path / "d" / "test.parquet", ["z"])
@@ -296,9 +319,9 @@ def test_labels_of_the_wrong_kind(tmp_path):
 def test_missing_columns(tmp_path):
     path = str(tmp_path / "a.parquet")
     datasets.Dataset.from_dict({"picture": [encoded(picture(0))], "kind": [1]}).to_parquet(path)
-    assert "no image column; set image_column to one of: picture, kind" in refused(path)
-    assert "no label column; set label_column to one of" in refused(path, image_column="picture")
-    assert "no image column 'img'; set image_column to one of: picture, kind" in refused(path, image_column="img")
+    assert "no image column; set data.image_column to one of: picture, kind" in refused(path)
+    assert "no label column; set data.label_column to one of" in refused(path, image_column="picture")
+    assert "no image column 'img'; set data.image_column to one of: picture, kind" in refused(path, image_column="img")
 
 
 def test_unreadable_tables(tmp_path):
@@ -339,7 +362,11 @@ def test_bad_idx_files(tmp_path):
     for name in tmp_path.glob("train-*"):
         name.unlink()
     write_idx(tmp_path, "t10k", images, classes)
-    assert "has no train-images" in refused(str(tmp_path))
+    assert "has no training split, only test" in refused(str(tmp_path))
+    assert labels(load_images(str(tmp_path), test_share=1).test) == [0, 1, 0, 1]
+    for name in tmp_path.glob("t10k-*"):
+        name.rename(tmp_path / f"some-{name.name}")
+    assert "has no train-images-idx3-ubyte[.gz] and no t10k-images" in refused(str(tmp_path))
 
 
 def test_empty_splits_and_mixed_files(tmp_path):

@@ -17,6 +17,7 @@ from codingrate.data import (
     ImageData,
     ImageDataset,
     ImageStream,
+    balanced_indices,
     collate,
     decode_image,
     load_images,
@@ -200,26 +201,26 @@ def evaluated(data, augment=AUGMENT, **options):
 
 def test_evaluation_batches_are_the_normalized_crops(folder):
     data, heard = load_images(str(folder), test_share=1), []
-    _, pixels, labels = evaluated(data, batch_size=5, progress=heard.append)
+    found, pixels, labels = evaluated(data, batch_size=5, progress=heard.append)
     crops, classes = joined(batches(torch_dataset(data, AUGMENT, train=False)))
     assert torch.equal(pixels, BatchAugment(AUGMENT).eval()(crops))
-    assert torch.equal(labels, classes)
+    assert torch.equal(labels, classes), "in the order of the files"
+    assert found.indices is None
     assert heard == [5, 5, 5, 5, 4]
     half = evaluated(data, dtype=torch.float16, workers=1)[1]
     assert torch.equal(half, pixels.half())
 
 
 @pytest.mark.parametrize("limit", [1, 7, 23, 24, 99])
-def test_a_limit_keeps_the_share_of_every_class(folder, limit):
+def test_a_limit_takes_classes_in_turn(folder, limit):
+    """Also if it is no less than the number of images, because pictures show the first of a sample."""
     data = load_images(str(folder), test_share=1)
     found, pixels, labels = evaluated(data, limit=limit)
-    assert len(pixels) == len(labels) == min(limit, 24)
-    assert (found.indices is None) is (limit >= 24)
-    counts = labels.bincount(minlength=2)
-    assert abs(int(counts[0] - counts[1])) <= 1
-    if found.indices is not None:
-        assert found.indices == sorted(set(found.indices))
-        assert torch.equal(pixels, evaluated(data)[1][found.indices])
+    _, every, classes = evaluated(data)
+    assert found.indices == balanced_indices(classes.numpy(), limit)
+    assert torch.equal(pixels, every[found.indices])
+    assert torch.equal(labels, classes[found.indices])
+    assert labels[::2].unique().numel() == 1, "every second image is of the same class"
 
 
 @pytest.mark.parametrize("streaming", [False, True])

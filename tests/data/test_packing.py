@@ -22,9 +22,9 @@ from codingrate.data import (
     read_tokens,
     token_cache,
 )
-from codingrate.data import packing as packing_module
-from codingrate.data.documents import PIECE
-from codingrate.data.packing import Encoder
+from codingrate.data import tokens as tokens_module
+from codingrate.data.text import PIECE
+from codingrate.data.tokens import Encoder
 from codingrate.errors import CrateError
 
 TEXTS = [
@@ -53,7 +53,7 @@ def expected(tokenizer, texts, special_tokens):
 @pytest.mark.parametrize("spec", ["bytes", "bpe"])
 @pytest.mark.parametrize("batch", [2**20, 100])
 def test_ids_are_those_of_the_tokenizer(tmp_path, monkeypatch, spec, special_tokens, batch):
-    monkeypatch.setattr(packing_module, "_BATCH", batch)
+    monkeypatch.setattr(tokens_module, "_BATCH", batch)
     assert len(TEXTS[3]) > 2 * PIECE
     tokenizer = make(spec, "masked")
     tokens = pack_text(TextDocuments(TEXTS), tokenizer, folder=tmp_path, special_tokens=special_tokens)
@@ -257,9 +257,9 @@ def test_blocks_that_do_not_fit(letters):
 
 PACK = """
 import sys
-from codingrate.data.packing import pack_text
+from codingrate.data.tokens import pack_text
 from codingrate.data.text import load_text
-from codingrate.data.tokenizers import load_tokenizer
+from codingrate.data.tokens import load_tokenizer
 
 data = load_text(sys.argv[1])
 tokens = pack_text(data.train, load_tokenizer("bytes"), folder=sys.argv[2])

@@ -167,13 +167,15 @@ def test_classes_that_are_none(tmp_path, values, message):
 
 def test_missing_columns_and_texts(tmp_path):
     file = str(write_table(tmp_path / "a.jsonl", {"left": ["a"], "right": ["b"], "label": [1]}))
-    assert "have the text; set columns to one or two of: left, right, label" in refused(file)
-    assert "has no column 'lft' (columns)" in refused(file, columns=["lft"])
-    assert "column 'label' of" in refused(file, columns=["label"])
-    assert "takes one or two names (got 3: left, right, label)" in refused(file, columns=["left", "right", "label"])
+    assert "have the text; set text.columns to one or two of: left, right" in refused(file)
+    assert "has no column 'lft'; set text.columns to one of: left, right" in refused(file, columns=["lft"])
+    assert "does not hold text; set text.columns to one of: left, right" in refused(file, columns=["label"])
+    assert "text.columns takes one or two names (got 3: left, right, label)" in refused(
+        file, columns=["left", "right", "label"]
+    )
     assert "one class only ('1')" in refused(file, columns=["left"])
     unlabelled = str(write_table(tmp_path / "b.jsonl", {"text": ["a"], "kind": [1]}))
-    assert "no label column; set label_column to one of: kind" in refused(unlabelled)
+    assert "no label column; set data.label_column to one of: kind" in refused(unlabelled)
     assert "no label column 'lab'" in refused(unlabelled, label_column="lab")
     assert "no column 'sentence1'" in refused("mrpc", path=unlabelled)
     write_table(tmp_path / "set" / "train.jsonl", {"text": ["a", "b"], "label": [0, 1]})
@@ -181,7 +183,11 @@ def test_missing_columns_and_texts(tmp_path):
     assert "the validation split" in (message := refused(str(tmp_path / "set")))
     assert "has no text in row 1 of column 'text'" in message
     write_table(tmp_path / "set" / "dev.jsonl", {"words": ["a"], "label": [0]})
-    assert "has no column 'text'; its columns are words, label" in refused(str(tmp_path / "set"))
+    assert "has no column 'text'; set text.columns to one that every split has, of: words" in refused(
+        str(tmp_path / "set")
+    )
+    numbers = str(write_table(tmp_path / "c.jsonl", {"size": [1], "label": [0]}))
+    assert "has no column with text; its columns are size, label" in refused(numbers)
 
 
 def test_paths_and_options(tmp_path):

@@ -9,7 +9,7 @@ import datasets
 import pytest
 
 from codingrate.data import load_text, open_splits, text_names
-from codingrate.data.documents import PIECE, held_indices
+from codingrate.data.text import PIECE, held_indices
 from codingrate.errors import CrateError
 
 PROSE = "The rate of a set of tokens is small when they lie in few directions. "
@@ -264,14 +264,14 @@ def test_empty_and_short_texts(tmp_path):
 
 def test_columns(tmp_path):
     file = str(write_table(tmp_path / "a.jsonl", {"left": ["a"], "right": ["b"], "size": [1]}))
-    assert "several columns with text; set text_column to one of: left, right, size" in refused(file)
-    assert "has no column 'txt' (text_column); its columns are left, right, size" in refused(file, text_column="txt")
+    assert "several columns with text; set text.text_column to one of: left, right" in refused(file)
+    assert "has no column 'txt'; set text.text_column to one of: left, right" in refused(file, text_column="txt")
     assert "column 'size'" in (message := refused(file, text_column="size"))
-    assert message.endswith("does not hold text; columns with text are left, right")
+    assert message.endswith("does not hold text; set text.text_column to one of: left, right")
     numbers = str(write_table(tmp_path / "b.jsonl", {"size": [1]}))
     assert "no column with text" in refused(numbers)
     plain = str(write(tmp_path / "c.txt", "text"))
-    assert "is for tables" in refused(plain, text_column="text")
+    assert "text.text_column is for tables" in refused(plain, text_column="text")
 
 
 def test_names_and_options(tmp_path):

@@ -119,11 +119,19 @@ def test_check_against_the_model():
         ("bpe", {}, "trained on text"),
         ("bpe", {"texts": ["", ""]}, "the text is empty"),
         ("bpe", {"texts": "one string"}, "pass a list of documents"),
-        ("bpe", {"texts": ["a"], "vocab_size": 256}, "must be at least 257"),
-        ("bpe", {"texts": ["a"], "vocab_size": 260, "kind": "masked"}, "must be at least 261"),
+        (
+            "bpe",
+            {"texts": ["a"], "vocab_size": 256},
+            "text.vocab_size is 256; bytes and special tokens need at least 257",
+        ),
+        ("bpe", {"texts": ["a"], "vocab_size": 260, "kind": "masked"}, "need at least 261"),
         ("bpe", {"texts": ["a"], "min_frequency": 0}, "min_frequency"),
         ("bytes", {"kind": "mask"}, "unknown kind of tokenizer 'mask'; did you mean 'masked'?"),
-        ("./missing", {}, "no such tokenizer folder"),
+        *(
+            (path, {}, "no such tokenizer folder")
+            for path in ("./missing", "runs/missing", "a/b/c", "x/tokenizer.json")
+        ),
+        ("Byte", {}, "unknown tokenizer 'byte'; did you mean 'bytes'?"),
         ("nobody-has-this", {}, "cannot load the tokenizer 'nobody-has-this'"),
     ],
 )

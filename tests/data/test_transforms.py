@@ -6,11 +6,17 @@ import torch
 from PIL import Image
 
 from codingrate.data import Augment, BatchAugment
-from codingrate.data.transforms import RandAugment, crop_for_evaluation, crop_for_training, random_box, sample_generator
+from codingrate.data.transforms import EpochGenerators, RandAugment, crop_for_evaluation, crop_for_training, random_box
 from codingrate.errors import CrateError
 from codingrate.models.processing import IMAGENET_MEAN, IMAGENET_STD
 
 from .conftest import picture
+
+
+def sample_generator(seed, epoch, key):
+    generators = EpochGenerators(seed)
+    generators.set_epoch(epoch)
+    return generators.generator(key)
 
 
 def test_random_boxes_keep_to_scale_and_ratio_and_reach_every_pixel():

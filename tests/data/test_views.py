@@ -22,7 +22,7 @@ from codingrate.data import (
     torch_dataset,
     view_augments,
 )
-from codingrate.data.transforms import crop_for_training, sample_generator
+from codingrate.data.transforms import crop_for_training
 from codingrate.errors import CrateError
 
 from .conftest import write_classes
@@ -100,7 +100,7 @@ def test_rows_are_the_crops_of_their_image_in_turn(data):
         ((2, 3, 11, 11), torch.uint8), ((3, 3, 7, 7), torch.uint8),
     ]  # fmt: skip
     assert (row["label"], row["corrupt"]) == (data.train["label"][7], None)
-    image, draw = decode_image(data.train[7]["image"], 3), sample_generator(3, 2, 7)
+    image, draw = decode_image(data.train[7]["image"], 3), np.random.default_rng((3, 2, 7))
     first, second, local = view_augments(AUGMENT, VIEWS)
     crops = [crop_for_training(image, kind, draw) for kind in (first, second, local, local, local)]
     for crop, view in zip(crops, [view for group in row["views"] for view in group], strict=True):

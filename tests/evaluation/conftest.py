@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
+from transformers import PreTrainedConfig
 
 from codingrate.data import Augment, BatchAugment, collate, load_images, torch_dataset
 from codingrate.models import CrateConfig, CrateForImageClassification
@@ -40,13 +41,14 @@ def tiny(**fields):
 
 
 class Classifier(nn.Module):
-    """What a task asks of a classifier beside its logits."""
+    """What a task asks of a classifier beside its logits; `classes` are their number or their names."""
 
     device, dtype = torch.device("cpu"), torch.float32
 
     def __init__(self, classes):
         super().__init__()
-        self.config = SimpleNamespace(num_labels=classes)
+        names = None if isinstance(classes, int) else dict(enumerate(classes))
+        self.config = PreTrainedConfig(num_labels=classes) if names is None else PreTrainedConfig(id2label=names)
 
 
 class Linear(Classifier):
@@ -54,7 +56,7 @@ class Linear(Classifier):
 
     def __init__(self, classes, pixels=64):
         super().__init__(classes)
-        self.map = nn.Linear(pixels, classes)
+        self.map = nn.Linear(pixels, self.config.num_labels)
         self.modes = []
 
     def forward(self, pixel_values):

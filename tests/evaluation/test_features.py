@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from codingrate.data import BatchAugment, collate, load_images, torch_dataset
+from codingrate.data import BatchAugment, balanced_indices, collate, load_images, torch_dataset
 from codingrate.errors import CrateError
 from codingrate.evaluation import extract_features, pixel_features
 from codingrate.models import CrateConfig, CrateForMaskedAutoencoding
@@ -83,10 +83,12 @@ def test_run_in_eval_and_inference_mode(digits):
     assert model.training
 
 
-def test_a_limit_is_spread_over_the_split(tmp_path):
-    data = load_images(str(write_classes(tmp_path / "set", {"ant": 10, "bee": 10, "cat": 10})), test_share=1)
-    found = extract_features(Map(3 * 49), data, RGB, split="test", limit=6)
-    assert found.labels.tolist() == [0, 0, 1, 1, 2, 2]
+def test_a_limit_is_balanced_over_classes_and_always_the_same(tmp_path):
+    data = load_images(str(write_classes(tmp_path / "set", {"ant": 10, "bee": 10, "cat": 2})), test_share=1)
+    found, whole = (pixel_features(data, RGB, split="test", limit=limit) for limit in (8, None))
+    for limit, counts in {3: [1, 1, 1], 6: [2, 2, 2], 8: [3, 3, 2]}.items():
+        assert np.bincount(found.labels[:limit]).tolist() == counts
+    assert np.array_equal(found.values, whole.values[balanced_indices(whole.labels, 8)])
 
 
 # cache

@@ -8,6 +8,7 @@ import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss, top_k_accuracy_score
 
 from codingrate.data import Augment, load_images
+from codingrate.data.columns import map_classes
 from codingrate.models import CrateConfig, CrateForMaskedAutoencoding
 from codingrate.tasks import reports
 from codingrate.tasks.autoencoding import own_masks
@@ -32,7 +33,7 @@ def test_accuracy_agrees_with_scikit_learn(digits, build, split):
     probabilities = torch.from_numpy(logits).softmax(1).numpy()
     assert report.loss == pytest.approx(log_loss(labels, probabilities, labels=every), rel=1e-5)  # float32 logits
     for index, row in enumerate(report.per_class):
-        assert (row["class"], row["images"]) == (str(index), confusion[index].sum())
+        assert (row["class"], row["images"]) == (model.config.id2label[index], confusion[index].sum())
         assert row["accuracy"] == pytest.approx(confusion[index, index] / confusion[index].sum(), abs=1e-12)
     assert report.images_per_second == pytest.approx(report.images / report.seconds)
     assert report.metrics == {"loss": report.loss, "top1": report.top1, "top5": report.top5}
@@ -58,6 +59,42 @@ def test_streams_are_measured_like_datasets(workers):
     assert evaluate(model, stream, limit=13, workers=workers).images == 13
 
 
+def test_the_classes_of_data_are_matched_with_the_models_by_name(digits):
+    """Any of the model's classes in any order, in the split that is measured or besides it, and some renamed."""
+    draw = np.random.default_rng(0)
+    for number in range(12):
+        names = tuple(f"digit {digit}" for digit in draw.permutation(10))
+        model = Linear(names)
+        kept = [int(label) for label in draw.permutation(10)[: draw.integers(1, 11)]]  # digits of this dataset
+        own = [f"digit {label}" for label in kept]
+        test = digits.test.filter(lambda row, kept=kept: row["label"] in kept)
+        data = dataclasses.replace(digits, test=test)
+        logits, labels = answers(model, data, GRAY)
+        relabeled = map_classes(test, "label", [kept.index(label) if label in kept else -1 for label in range(10)])
+        renamed = {name: f"{name} (mine)" for name in own[: number % 3]}
+        data = dataclasses.replace(
+            data,
+            train=relabeled.select([]),
+            test=relabeled,
+            classes=(*(renamed.get(name, name) for name in own), "a class without images"),
+        )
+        if renamed:
+            refused(f"map them with --labels {renamed[own[0]]}=", evaluate, model, data)
+        report = evaluate(model, data, class_map={other: name for name, other in renamed.items()})
+        true = [names.index(f"digit {label}") for label in labels]
+        assert report.classes == names
+        assert np.array_equal(report.confusion, confusion_matrix(true, logits.argmax(1), labels=range(10)))
+        assert report.top1 == pytest.approx(accuracy_score(true, logits.argmax(1)), abs=1e-12)
+
+
+def test_all_splits_are_measured_together(digits):
+    model = Linear(10)
+    parts = [evaluate(model, digits, split=split) for split in ("train", "test")]
+    both = evaluate(model, digits, split="all")
+    assert np.array_equal(both.confusion, parts[0].confusion + parts[1].confusion)
+    assert [(part.images, part.total) for part in (*parts, both)] == [(1438, 1797), (359, 1797), (1797, 1797)]
+
+
 def test_few_classes_have_no_top_five_and_ties_go_where_topk_puts_them(tmp_path):
     data = load_images(str(write_classes(tmp_path / "set", {"ant": 3, "bee": 4, "cat": 2})), test_share=1)
     flat = torch.zeros(9, 3)
@@ -69,7 +106,7 @@ def test_few_classes_have_no_top_five_and_ties_go_where_topk_puts_them(tmp_path)
 
 def test_a_class_without_images_has_no_accuracy(digits):
     some = dataclasses.replace(digits, test=digits.test.filter(lambda row: row["label"] != 4))
-    row = evaluate(Linear(10), some).per_class[4]
+    row = evaluate(Linear(digits.classes), some).per_class[4]
     assert row == {"class": "4", "images": 0, "accuracy": None}
 
 
@@ -151,7 +188,7 @@ def test_another_image_size_is_no_error(digits):
 
 
 def test_models_that_do_not_fit_are_refused(digits):
-    refused("the model has 7 classes, but digits has 10", evaluate, tiny(num_labels=7), digits)
+    refused("classes that the model does not know: 0, 1, 2, … (10)", evaluate, tiny(num_labels=7), digits)
     refused("no classification head; measure its features", evaluate, tiny(num_labels=0), digits)
     refused(
         "augment.channels is 3, but the model reads num_channels=1", evaluate, tiny(), digits, Augment(image_size=8)

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from codingrate.data import load_images
+from codingrate.data import balanced_indices, load_images
 from codingrate.errors import CrateError
 from codingrate.evaluation import read_real_labels, real_accuracy
 from tests.data.conftest import picture
@@ -71,9 +71,9 @@ def test_rows_without_names_go_by_their_order(tmp_path, digits):
     assert report.real_top1 == pytest.approx(np.mean(counted))
     assert report.top1 == pytest.approx(np.mean([row // 2 % 3 == 0 for row in range(len(labels))]))
     assert evaluate(Fixed(one_hot(guesses, 10)), digits).real_top1 is None
-    spread = np.sort(np.argsort(labels, kind="stable")[np.arange(40) * len(labels) // 40])  # of every class its share
-    part = Fixed(one_hot([guesses[row] for row in spread], 10))
-    counted = [row // 2 % 3 < 2 for row in spread if row % 5]
+    rows = balanced_indices(np.array(labels), 40)
+    part = Fixed(one_hot([guesses[row] for row in rows], 10))
+    counted = [row // 2 % 3 < 2 for row in rows if row % 5]
     assert evaluate_real(part, digits, GRAY, path, limit=40).real_top1 == pytest.approx(np.mean(counted))
 
 
@@ -103,6 +103,8 @@ def test_labels_that_do_not_go_with_the_data(tmp_path, digits):
         with pytest.raises(CrateError, match=match):
             evaluate_real(Linear(len(data.classes)), data, augment, written(tmp_path, labels))
 
+    with pytest.raises(CrateError, match="the model has 7 classes, but digits has 10"):
+        evaluate_real(Linear(7), digits, GRAY, written(tmp_path, [[1]] * 359))
     refused("has labels for 3 images, but the dataset has 359", digits, GRAY, [[1]] * 3)
     refused("label 10 at index 0, which is outside the 10 classes", digits, GRAY, [[10]] * 359)
     refused("without streaming", load_images("digits", streaming=True), GRAY, [[1]] * 359)

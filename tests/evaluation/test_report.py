@@ -4,12 +4,15 @@ import csv
 import json
 import subprocess
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
+from codingrate._fonts import can_draw
 from codingrate.data import Augment
 from codingrate.errors import CrateError
 from codingrate.tasks import ClassificationReport, MaskedReport, Reconstruction, SentenceReport
@@ -40,7 +43,9 @@ def shown(path):
 def test_json_reads_back_and_leaves_large_matrices_out():
     values = json.loads(json.dumps(made_up().to_dict(), allow_nan=False))
     assert values["confusion"] == [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
-    assert (values["corrupt"], values["top5"], values["per_class"][1]["class"]) == (["a.png"], None, "class 1")
+    assert (values["corrupt"], values["per_class"][1]["class"]) == (["a.png"], "class 1")
+    assert "top5" not in values, "three classes"
+    assert made_up(6, top5=0.9).to_dict()["top5"] == 0.9
     assert "confusion" in made_up(100).to_dict()
     assert "confusion" not in made_up(101).to_dict()
     assert "confusion" not in made_up(confusion=None).to_dict()
@@ -48,7 +53,7 @@ def test_json_reads_back_and_leaves_large_matrices_out():
 
 
 def test_saves_four_files_and_no_leftovers(tmp_path, digits):
-    report = evaluate(Linear(10), digits)
+    report = evaluate(Linear(digits.classes), digits)
     folder = tmp_path / "run" / "evaluation"
     for _ in range(2):  # the second time over the first
         assert report.save(folder) == folder
@@ -94,10 +99,17 @@ def test_pictures_of_any_number_of_classes(tmp_path, classes):
     assert colors > 10
 
 
-def test_pictures_take_any_name_and_classes_without_images(tmp_path):
+def test_pictures_take_any_name_and_classes_without_images(tmp_path, monkeypatch):
     names = ["$a_b$", "猫", "a name that goes on and on and on", ""]
     assert shown(confusion_picture(np.diag([3, 0, 2, 0]), names, tmp_path / "odd.png"))[1] > 2
     assert shown(confusion_picture(np.zeros((4, 4), int), names, tmp_path / "none.png"))[1] > 2
+    with monkeypatch.context() as patch:
+        labels = []
+        patch.setattr(Figure, "savefig", lambda figure, *_, **__: labels.extend(figure.axes[0].get_yticklabels()))
+        with suppress(CrateError):  # nothing was written
+            confusion_picture(np.eye(4, dtype=int), names, tmp_path / "names.png")
+    texts = [label.get_text() for label in labels]
+    assert texts == (["$a_b$", "猫", "a name that goes on and …", ""] if can_draw("猫") else ["1", "2", "3", "4"])
     with pytest.raises(CrateError, match=r"of 3 classes must be square, not \(4, 4\)"):
         confusion_picture(np.zeros((4, 4), int), names[:3], tmp_path / "wrong.png")
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from scipy import stats
+from sklearn.metrics import confusion_matrix
 
 from codingrate.data import Masking, load_tokenizer, mask_own_tokens
 from codingrate.evaluation import unigram_cross_entropy
@@ -119,6 +120,31 @@ def test_classes_are_measured_as_in_single_sentences(tmp_path, columns):
     assert scores["rows"] == 7
     assert report.metrics == {"loss": scores["loss"], "accuracy": scores["accuracy"]}
     assert task.evaluate(model, split="train").splits["train"]["accuracy"] == scores["accuracy"]
+    confusion = confusion_matrix(labels, logits.argmax(-1), labels=range(3))
+    assert np.array_equal(report.confusion["validation"], confusion)
+    assert [row["sentences"] for row in report.per_class["validation"]] == confusion.sum(1).tolist() == [2, 3, 2]
+    assert [row["accuracy"] for row in report.per_class["validation"]] == pytest.approx(
+        confusion.diagonal() / confusion.sum(1)
+    )
+    both = task.evaluate(model, split="all")
+    assert np.array_equal(both.confusion["all"], 2 * confusion)
+    assert (both.splits["all"]["rows"], both.total, report.total) == (14, 14, 14)
+
+
+def test_the_classes_of_sentences_are_matched_with_the_models_by_name(tmp_path):
+    """Two of the model's three classes in the order of the alphabet, which is not the model's."""
+    labels, names = ["yes", "no", "no", "yes", "no"], {0: "yes", 1: "maybe", 2: "no"}
+    model, task = classifier(3, id2label=names), sentence_task(tmp_path, labels)
+    report = task.evaluate(model)
+    guesses = [names[int(index)] for index in naive_logits(model, task).argmax(-1)]
+    assert task.data.sentences.classes == ("no", "yes")
+    assert report.classes == ("yes", "maybe", "no")
+    assert np.array_equal(report.confusion["validation"], confusion_matrix(labels, guesses, labels=report.classes))
+    assert report.splits["validation"]["accuracy"] == pytest.approx(np.mean(np.array(guesses) == labels))
+    other = sentence_task(tmp_path, ["ja" if label == "yes" else "no" for label in labels], name="other")
+    refused("does not know: ja; the model's are yes, maybe, no; map them with --labels ja=", other.evaluate, model)
+    mapped = other.evaluate(model, class_map={"ja": "yes"})
+    assert np.array_equal(mapped.confusion["validation"], report.confusion["validation"])
 
 
 def test_numbers_are_measured_as_in_single_sentences(tmp_path):
@@ -135,8 +161,8 @@ def test_sentence_models_that_do_not_fit_are_refused(tmp_path):
     classes = sentence_task(tmp_path, [0, 2, 1], name="classes")
     numbers = sentence_task(tmp_path, [0.5, 1.0, 2.5], name="numbers")
     refused("has 3 outputs, but the labels are numbers", numbers.evaluate, classifier(3))
-    for labels in (1, 2, 4):
-        refused("the classes of", classes.evaluate, classifier(labels))
+    refused("has 1 outputs, but the labels are classes", classes.evaluate, classifier(1))
+    refused("classes that the model does not know: 0, 1, 2", classes.evaluate, classifier(2))
     refused("task sequence-classification needs a CrateForSequenceClassification, not a CrateForMaskedLM",
             classes.evaluate, toys.build("masked-lm"))  # fmt: skip
     refused("unknown split 'tset'", classes.evaluate, classifier(3), split="tset")

@@ -61,7 +61,7 @@ def test_what_has_no_maps():
     refused("the model has no class token", attention_maps, plain, toys.pixels())
     model = toys.CrateModel(toys.vision())
     depth = len(model.layers)
-    refused(f"layer {depth} is out of range", attention_maps, model, toys.pixels(), depth)
+    refused(f"layer index {depth} is out of range", attention_maps, model, toys.pixels(), depth)
     text = toys.CrateModel(toys.text())
     refused("reads text", attention_maps, text, toys.pixels())
     pairless = toys.CrateModel(toys.vision(attention="tssa"))

@@ -15,7 +15,7 @@ from codingrate.data import Augment
 from codingrate.inspection import attend_images, attention_entropy, attention_maps, square_input
 from codingrate.inspection.measure.attention import layer_attention_maps
 from codingrate.inspection.report.images import HEADS, IMAGES, attention_panel, describe_attention
-from codingrate.inspection.segment.attention_masks import (
+from codingrate.inspection.segment.pictures import (
     COLORMAP,
     DIMMED,
     GAP,
@@ -140,8 +140,8 @@ def test_one_head_has_no_mean_and_the_defaults_are_the_models():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layers": [0, -4]}, "layer -4 is out of range; the model has 3 layers, -3 to 2"),
-        ({"layers": ["last"]}, "layer last is not a number; give numbers from -3 to 2, or all"),
+        ({"layers": [0, -4]}, "layer index -4 is out of range; the indices are -3 to 2"),
+        ({"layers": ["last"]}, "layer index last is not a number; give -3 to 2, or all"),
         ({"head": 6}, "head 6 is out of range; the model has 5 heads, 1 to 5"),
         ({"mass": 1.5}, "mass must lie in (0, 1], not 1.5"),
         ({"size": 41}, "side 41 is not divisible by the model's patch_size 8; use 40"),
@@ -160,7 +160,7 @@ def test_the_maps_of_several_layers_are_those_of_each(layers):
     for layer, maps in zip(layers, found, strict=True):
         torch.testing.assert_close(maps, attention_maps(model, pixels, layer))
     assert model.training
-    refused("layer 3 is out of range", layer_attention_maps, model, pixels, (0, 3))
+    refused("layer index 3 is out of range", layer_attention_maps, model, pixels, (0, 3))
 
 
 def naive_entropy(values):

@@ -13,7 +13,7 @@ from PIL import Image
 from codingrate.inspection import attention_maps, head_catalogue
 from codingrate.inspection.measure import attention as module
 from codingrate.inspection.report.images import GAP, HEAD_PIXELS, head_panel
-from codingrate.inspection.segment.attention_masks import heat_overlay, tile
+from codingrate.inspection.segment.pictures import heat_overlay, tile
 from tests.models import toys
 from tests.refusals import refused
 

@@ -85,7 +85,7 @@ def test_models_are_measured_on_their_samples_and_described():
         progress=progress,
     )
     assert report.title == "Inspection of a and b"
-    assert steps == [["measure a", 40, 35], ["measure b", 40, 35], ["look inside", 0, 0]]
+    assert steps == [["measure a", 40, 35], ["measure b", 40, 35], ["look inside", 0, 0], ["summarize", 0, 0]]
     assert report.notes[0] == "70 samples were read."
     assert report.notes[-1] == "a is an autoencoder. Its encoder was inspected, on whole images."
     for one, body in ((first, encoder.base_model), (second, second.model)):

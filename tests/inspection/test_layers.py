@@ -8,8 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from codingrate.inspection import layerwise
-from codingrate.inspection.measure.training_history import describe_trend
-from codingrate.inspection.report.layers import layer_panels, save_history_figure, training_panel
+from codingrate.inspection.report.layers import Design, layer_panels, save_history_figure, training_panels
 from tests.models import toys
 from tests.refusals import refused
 
@@ -25,27 +24,60 @@ def by_name(tables):
     return {panel.name: panel for panel in layer_panels(tables)}
 
 
+VIT = Design(compresses=False, sparsifies=False)
+
+
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("design", "compression", "nonzero", "verdicts"),
     [
-        ([3.0, 2.0, 1.0], "R^c falls in every layer (3 in the first layer, 1 in the last)"),
-        ([1.0, 2.0, 3.0], "R^c rises in every layer"),
-        ([3.0, 1.0, 2.0], "R^c falls in 1 of 2 steps"),
-        ([2.0, 2.0, 1.0], "R^c falls in 1 of 2 steps"),
-        ([1.0, 1.0, 2.0], "R^c falls in 0 of 2 steps"),
-        ([1.0, 1.0, 1.0], "R^c is 1 in every layer"),
+        (Design(), [9.0, 7.0, 8.0], [0.5, 0.3, 0.6], ("agrees in part", "agrees")),
+        (Design(), [9.0, 8.0, 7.0], [0.5, 0.6, 0.4], ("agrees", "does not agree")),
+        (VIT, [9.0, 8.0, 7.0], [1.0, 1.0, 1.0], ("does not agree", "agrees")),
+        (Design(trained=False), [9.0, 8.0, 7.0], [0.5, 0.4, 0.3], (None, None)),
     ],
 )
-def test_the_sentence_follows_the_numbers(values, words):
-    assert words in describe_trend("R^c", values)
-    assert words in by_name({"ours": table(compression=values)})["compression"].measured
+def test_the_verdict_follows_the_prediction_for_the_model(design, compression, nonzero, verdicts):
+    values = {"compression": compression, "compression_std": 0.0, "nonzero": nonzero, "nonzero_std": 0.0}
+    panels = {panel.name: panel for panel in layer_panels({"it": table(**values)}, {"it": design})}
+    assert (panels["compression"].verdict, panels["sparsity"].verdict) == verdicts
+    for name, verdict in zip(("compression", "sparsity"), verdicts, strict=True):
+        assert panels[name].verdict_text == f"Verdict: {verdict}." or (
+            verdict is None and "this one has random weights" in panels[name].verdict_text
+        )
+
+
+def test_a_rise_is_not_described_as_a_fall():
+    panel = by_name({"ours": table(reduction=[1.0, 3.0, 2.0], reduction_std=0.0)})["rates"]
+    assert "ΔR rises in every layer but the last, where it falls" in panel.measured
+
+
+def test_models_are_judged_each_by_its_own_prediction():
+    falling = table(compression=[3.0, 2.0, 1.0], compression_std=0.0)
+    panel = layer_panels({"ours": falling, "twin": falling}, {"twin": VIT})[0]
+    assert panel.verdict_text == "Verdict: ours agrees; twin does not agree."
+    assert [finding.model for finding in panel.findings] == ["ours", "twin"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12])
+def test_ticks_are_whole_layers(count):
+    rows = pd.concat([table()] * 4).iloc[:count].assign(layer=range(1, count + 1))
+    figure = Figure()
+    by_name({"ours": rows})["rates"].draw(figure)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        shown = [tick for tick in axes.get_xticks() if low <= tick <= high]
+        assert shown
+        assert all(tick == round(tick) for tick in shown)
 
 
 def test_attention_is_said_to_lower_the_rate_where_it_does():
-    tables = {"a": table(before=[2.0, 2.0, 2.0], compression=[1.0, 3.0, 1.0], same_size=[1.0, 1.0, 1.0])}
-    measured = by_name(tables)["attention-step"].measured
-    assert "Lower after attention in 2 of 3 layers, -16.7% on average" in measured
-    assert "before attention, in 3 of 3 layers, -50.0% on average" in measured
+    values = {"before": [2.0, 2.0, 2.0], "compression": [1.0, 3.0, 1.0], "same_size": [1.0, 1.0, 1.0]}
+    errors = dict.fromkeys((f"{name}_std" for name in values), 0.0)
+    panel = by_name({"a": table(**values, **errors)})["attention-step"]
+    assert "After attention, R^c is lower than before in 2 of 3 layers, -16.7% on average" in panel.measured
+    assert "it is lower than before in 3 of 3 layers, -50.0% on average" in panel.measured
+    assert panel.verdict == "agrees"
 
 
 def test_each_model_has_its_curve_and_its_rows():
@@ -87,7 +119,7 @@ def test_nothing_to_show_is_refused():
 
 
 def test_across_training_comes_from_what_the_run_wrote(tmp_path):
-    assert training_panel(tmp_path / "metrics.jsonl") is None
+    assert training_panels(tmp_path / "metrics.jsonl") == []
     lines = [
         {"kind": "layerwise", "step": step, "epoch": epoch, "layers": [
             {"layer": n, "compression": value * n, "compression_std": 0.1, "nonzero": 1 / n, "nonzero_std": 0.0}
@@ -97,12 +129,13 @@ def test_across_training_comes_from_what_the_run_wrote(tmp_path):
     ]  # fmt: skip
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text(json.dumps(lines[0]) + "\n")
-    assert training_panel(metrics) is None, "a single time is no comparison"
+    assert training_panels(metrics) == [], "a single time is no comparison"
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    panel = training_panel(metrics)
+    (panel,) = training_panels(metrics)
     assert "Between epoch 0 and epoch 3" in panel.measured
     assert "R^c falls in every layer (-2 in the first layer, -4 in the last)" in panel.measured
-    assert "R^c is lower after training in 2 of 2 layers" in panel.measured
+    assert "its change from the first to the last layer is +100%, and was +100% before training" in panel.measured
+    assert panel.verdict == "agrees in part"
     assert isinstance(panel.table, pd.DataFrame)
     figure = Figure()
     panel.draw(figure)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from codingrate.data import load_tokenizer
-from codingrate.inspection import candidates, lens
+from codingrate.inspection import candidates, lens, trace
 from codingrate.inspection.measure.logit_lens import head_logits
 from codingrate.inspection.report.text import candidates_panel, candidates_table, lens_panel
 
@@ -49,7 +49,7 @@ def test_the_last_layer_under_the_lens_is_the_model_itself(name):
     model = build(name)
     ids, mask = padded()
     output = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-    torch.testing.assert_close(head_logits(model, output.hidden_states[-1]), output.logits)
+    torch.testing.assert_close(head_logits(model, output.unnormalized_state), output.logits)
     assert not torch.allclose(head_logits(model, output.hidden_states[1]), output.logits)
 
 
@@ -61,7 +61,7 @@ def test_the_table_equals_a_loop_over_the_tokens_that_count(name):
     batch = {"input_ids": ids, "attention_mask": mask}
     if not model.config.causal:
         batch["labels"] = labels
-    states = model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+    states = trace(model, {"input_ids": ids, "attention_mask": mask}).tokens
     batches = [{key: value[part] for key, value in batch.items()} for part in (slice(0, 2), slice(2, 5))]
     table = lens(model, batches)
     for layer in range(3):
@@ -116,7 +116,7 @@ def test_candidates_equal_those_of_each_position_by_itself(name):
         inputs = ids.clone()
         if not model.config.causal:
             inputs[t] = mask_id
-        states = model(input_ids=inputs[None], output_hidden_states=True).hidden_states
+        states = trace(model, inputs[None]).tokens
         last = model.config.causal and t == 10
         truth = None if last else int(ids[t + 1] if model.config.causal else ids[t])
         assert found.truth[place] == truth

@@ -113,7 +113,7 @@ def test_chosen_layers_are_those_of_the_whole_table():
     assert [z is None for z in passed.tokens] == [True, False, False, True]
     assert [z is None for z in passed.compressed] == [True, False, True]
     refused("layer 0 was not traced", passed.attention, 0)
-    refused("layer 3 is out of range", inspection.trace, model, pixels, [3])
+    refused("layer index 3 is out of range", inspection.trace, model, pixels, [3])
 
 
 def test_padding_does_not_count():

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from codingrate.inspection import InspectionReport, Panel
+from codingrate.inspection import Finding, InspectionReport, Outcome, Panel, Sample, Score, Verdict
 from codingrate.inspection.report import inspecting
 from tests.pages import FrameReader, Reader
 from tests.refusals import refused
@@ -19,14 +19,20 @@ def draw(figure):
 
 
 TABLE = pd.DataFrame({"layer": [1, 2], "share <%>": [0.123456789, np.nan], "name": ["a & b", "c"]})
+FINDINGS = [Finding("R^c", "R^c falls", Verdict.agrees), Finding("x", "x rises", Verdict.differs)]
 PANELS = [
-    Panel("rates", "Rates <first>", "Z^{ℓ+½} & R^c fall (4.2).", "U_1 and below_0.1 rise.", draw, TABLE),
+    Panel("rates", "Rates <first>", "Z^{ℓ+½} & R^c fall (4.2).", "U_1 and below_0.1 rise.", draw, TABLE, FINDINGS),
     Panel("words", "Only words", "", "Nothing to draw."),
     Panel("numbers", "Only numbers", "Some.", "Others.", None, pd.DataFrame({"x": np.arange(3, dtype=np.int64)})),
 ]
 FACTS = {"Model": {"parameters": 1234567, "config": {"hidden_size": 5}}, "Recipe of a": "task: <x>\nrun: y\n"}
 NOTES = ["A note < here."]
-REPORT = InspectionReport("In & out", PANELS, FACTS, NOTES)
+OUTCOME = Outcome(
+    [Score("Top-1 accuracy", 0.89, True, 0.1, "most frequent class", True)],
+    [Sample("日本語 (true: 猫)", False, [Image.new("L", (8, 8))])],
+    "Predictions",
+)
+REPORT = InspectionReport("In & out", PANELS, FACTS, NOTES, outcome=OUTCOME)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +55,7 @@ def test_every_reference_is_on_the_page_or_a_file_beside_it(folder, page):
     for reference in read.references:
         if reference.startswith("#"):
             assert reference[1:] in read.ids
-        elif not reference.startswith("data:image/svg+xml;base64,"):
+        elif not reference.startswith("data:image/"):
             assert (folder / reference).is_file()
     assert {"rates", "words", "numbers", "fact-model", "fact-recipe-of-a"} <= set(read.ids)
     assert "<script" not in page
@@ -61,8 +67,11 @@ def test_contents_sentences_facts_and_notes_are_there(page):
         "In & out",
         "A note < here.",
         "The paper: Zℓ+½ & Rc fall (4.2).",
-        "Here: U1 and below_0.1 rise.",
-        "Here: Nothing to draw.",
+        "Measured: U1 and below_0.1 rise.",
+        "Measured: Nothing to draw.",
+        "Verdict: agrees in part.",
+        "Top-1 accuracy: 89.00%, better than the baseline (most frequent class: 10.00%).",
+        "日本語 (true: 猫)",
         "1,234,567",
         "hidden_size: 5",
         "task: <x> run: y",
@@ -70,11 +79,12 @@ def test_contents_sentences_facts_and_notes_are_there(page):
         "–",
     ):
         assert words in text
-    assert text.count("Rates <first>") == text.count("Only words") == 2  # in the contents and above the section
+    assert text.count("Rates <first>") - 1 == text.count("Only words") == 2  # in the contents and above the section
+    assert text.index("Summary") < text.index("A note < here.") < text.index("Only words")
     assert text.count("The paper:") == 2
     assert "Z<sup>ℓ+½</sup>" in page
     assert "U<sub>1</sub>" in page
-    assert page.count("<img") == page.count("<figure>") == 1
+    assert page.count("<img") == page.count("<figure>") == 3  # a sample, and a panel in the summary and below
     assert 'alt="Rates &lt;first&gt;"' in page
     assert page.count("<details>") == 3  # two tables and a config
 
@@ -98,6 +108,11 @@ def test_json_holds_every_number_and_null_for_what_is_none(folder):
     assert found["facts"]["Model"] == FACTS["Model"]
     assert list(found["panels"]) == ["rates", "words", "numbers"]
     assert found["panels"]["rates"]["expected"] == PANELS[0].expected
+    assert found["panels"]["rates"]["verdict"] == "agrees in part"
+    assert [finding["verdict"] for finding in found["panels"]["rates"]["findings"]] == ["agrees", "does not agree"]
+    assert found["summary"]["scores"][0]["baseline"] == 0.1
+    assert found["summary"]["samples"][0]["caption"] == "日本語 (true: 猫)"
+    assert found["summary"]["key_panels"] == {"rates": "agrees in part"}
     assert found["panels"]["rates"]["table"][0] == {"layer": 1, "share <%>": 0.123456789, "name": "a & b"}
     assert found["panels"]["rates"]["table"][1]["share <%>"] is None
     assert found["panels"]["words"]["table"] is None
@@ -152,7 +167,7 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
     assert html.strip().startswith("<iframe")
     page = dict(FrameReader.of(html).frame)["srcdoc"]
     read = Reader.of(page)
-    assert "Here: U1 and below_0.1 rise." in read.text
+    assert "Measured: U1 and below_0.1 rise." in read.text
     assert all(reference.startswith(("#", "data:")) for reference in read.references), "no file lies beside a notebook"
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 from codingrate import CrateError, create_model
 from codingrate.data import Augment
 from codingrate.inspection import default_layer, default_side, find_objects, overlay, projections, square_input, trace
-from codingrate.inspection.segment.objects import COLORS
+from codingrate.inspection.segment.pictures import COLORS
 from codingrate.models import build_config
 
 SMALL = {"hidden_size": 30, "num_hidden_layers": 3, "num_attention_heads": 5, "image_size": 32, "patch_size": 8}
@@ -53,7 +53,7 @@ def test_without_a_class_token_every_token_is_a_patch():
 
 @pytest.mark.parametrize("layer", [3, -4])
 def test_a_layer_that_is_not_there(layer):
-    with pytest.raises(CrateError, match=f"layer {layer} is out of range; the model has 3 layers, -3 to 2"):
+    with pytest.raises(CrateError, match=f"layer index {layer} is out of range; the indices are -3 to 2"):
         projections(small(), torch.randn(1, 3, 32, 32, dtype=torch.float64), layer)
 
 

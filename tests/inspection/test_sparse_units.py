@@ -8,7 +8,7 @@ import torch
 from codingrate.data import load_tokenizer
 from codingrate.inspection import trace, units
 from codingrate.inspection.measure.sparse_units import codes, selective_units, unit_table
-from codingrate.inspection.report.units import character_ink, context_table, firing_panel, unit_panel
+from codingrate.inspection.report.text import character_ink, context_table, firing_panel, unit_panel
 
 from ..models import toys
 from ..refusals import refused
@@ -149,7 +149,7 @@ def test_refusals():
     batch = {"input_ids": torch.randint(2, 29, (2, 5))}
     model = toys.build("causal-lm")
     refused("'mlp' makes no sparse code", units, toys.build("causal-lm", sparsifier="mlp", skip="residual"), [batch])
-    refused("layer 2 is out of range", units, model, [batch], [2])
+    refused("layer index 2 is out of range", units, model, [batch], [2])
     refused("top", units, model, [batch], top=0)
     refused("no layers", units, model, [batch], [])
     refused("no batches", units, model, [])

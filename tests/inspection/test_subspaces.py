@@ -17,7 +17,7 @@ from codingrate.inspection.measure.subspaces import (
     random_mean_cosine,
     subspace_coherence,
 )
-from codingrate.inspection.report.layers import subspace_panels
+from codingrate.inspection.report.subspaces import subspace_panels
 from codingrate.objective import random_bases
 from tests.models import toys
 

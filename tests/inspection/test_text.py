@@ -11,8 +11,14 @@ import torch
 from codingrate.data import load_tokenizer
 from codingrate.inspection import token_attention
 from codingrate.inspection.measure.attention import token_attention_table
-from codingrate.inspection.report.panel import ink_rgba, printable, token_label
-from codingrate.inspection.report.text import mask_batches, text_panels, token_attention_panel
+from codingrate.inspection.report.text import (
+    ink_rgba,
+    mask_batches,
+    shorten,
+    text_panels,
+    token_attention_panel,
+    token_label,
+)
 
 from ..models import toys
 from ..refusals import refused
@@ -91,10 +97,9 @@ def test_labels_of_bytes_and_bpe_are_readable():
     assert "␣the" in labels(bpe, ids)
 
 
-def test_what_is_drawn_has_a_glyph_and_fits():
-    assert printable("a$日é⏎") == "a$▯é⏎"
-    assert printable("abcdef", 4) == "abc…"
-    assert printable("abcd", 4) == "abcd"
+def test_what_is_drawn_fits():
+    assert shorten("abcdef", 4) == "abc…"
+    assert shorten("abcd", 4) == "abcd"
 
 
 def test_ink_is_one_colour_more_or_less_see_through():
@@ -171,10 +176,10 @@ def test_refusals():
     model, tokenizer = setting("causal-lm")
     refused("fewer than two tokens", text_panels, model, tokenizer, batches(tokenizer), "a")
     refused("no batches", text_panels, model, tokenizer, [], TEXT)
-    refused("layer 2 is out of range", text_panels, model, tokenizer, batches(tokenizer), TEXT, layer=2)
+    refused("layer index 2 is out of range", text_panels, model, tokenizer, batches(tokenizer), TEXT, layer=2)
     ids = torch.randint(2, 29, (5,))
     model = toys.build("causal-lm")
-    refused("layer 2 is out of range", token_attention, model, ids, 2)
+    refused("layer index 2 is out of range", token_attention, model, ids, 2)
     refused("'tssa' compares no two tokens", token_attention, toys.build("causal-lm", attention="tssa"), ids)
     refused("at least 2", token_attention_table, torch.ones(2, 1, 1), True)
     refused("reads images", token_attention, toys.build("image-classification"), ids)

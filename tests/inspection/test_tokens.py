@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -162,3 +163,19 @@ def test_pca_panel():
     np.testing.assert_array_equal(drawn[6], np.asarray(pictures(5)[1]))
     np.testing.assert_allclose(drawn[11], pca_colors(passed.tokens[7], (3, 2))[0][1])
     refused("do not fill the grid", pca_panel, passed, pictures(5), (3, 3))
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 50), (1, 50, 50), (2, 16, 3)])
+def test_the_label_of_the_color_scale_is_never_clipped(shape):
+    """A figure of few tokens is low; beside it, a vertical label would be longer than the figure is high."""
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    token_panel(planted([torch.randn(shape), torch.randn(shape)])).draw(figure)
+    figure.canvas.draw()
+    (bar,) = (axes for axes in figure.axes if axes.get_xlabel())
+    assert "percentile" in bar.get_xlabel()
+    box = bar.xaxis.label.get_window_extent()
+    assert box.x0 >= 0
+    assert box.y0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert box.y1 <= figure.bbox.y1

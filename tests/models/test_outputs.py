@@ -25,9 +25,13 @@ def test_hidden_states_are_the_tokens_between_the_layers(task):
     assert len(output.hidden_states) == depth + 1
     assert len(output.compressed_states) == depth
     torch.testing.assert_close(toys.main_output(output), toys.main_output(quiet))
+    states = list(output.hidden_states)
+    if "unnormalized_state" in output:  # the last state of a text model is what its head reads
+        torch.testing.assert_close(states[-1], model.crate.norm(output.unnormalized_state))
+        states[-1] = output.unnormalized_state
     for i, layer in enumerate(layers_of(model)):
-        z, half, _ = layer(output.hidden_states[i])
-        torch.testing.assert_close(output.hidden_states[i + 1], z)
+        z, half, _ = layer(states[i])
+        torch.testing.assert_close(states[i + 1], z)
         torch.testing.assert_close(output.compressed_states[i], half)
         assert not torch.allclose(half, z)
 

@@ -1,11 +1,15 @@
 """Recipe files: names and paths, inheritance, variants, overrides, round trips, and one line for bad files."""
 
+import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from codingrate.recipes import Recipe, build_recipe, load_recipe, save_recipe
+from codingrate.errors import ALIASES
+from codingrate.recipes import Recipe, build_recipe, load_recipe, recipe_keys, save_recipe
+from codingrate.recipes.schema import ModelSection
 from tests import refusals
 
 from .values import load, value
@@ -84,6 +88,30 @@ def test_a_mapping_of_overrides_holds_values_not_text():
     assert (recipe.optimizer.lr, recipe.data.name, recipe.model.config["head_dim"]) == (0.003, "1e3", None)
 
 
+def test_the_source_brings_its_own_architecture():
+    """`model.from` replaces the model that a recipe describes; what is set beside it stays."""
+    assert load_recipe("digits", ["model.from=runs/a"]).model == ModelSection(from_="runs/a")
+    changes = ["model.config.dropout=0.5", "model.from=runs/a", "model.freeze=true"]
+    expected = ModelSection(from_="runs/a", config={"dropout": 0.5}, freeze=True)
+    assert load_recipe("digits", changes).model == expected
+    own = load_recipe("finetune-cifar10", ["model.from=runs/a"]).model
+    assert own == replace(load_recipe("finetune-cifar10").model, from_="runs/a"), "made to start from it"
+
+
+def test_every_key_is_described_and_every_alias_is_a_key():
+    keys = recipe_keys()
+    assert keys["optimizer.lr"] == (1e-3, "Peak learning rate.")
+    assert all(description.endswith((".", ")")) for _, description in keys.values())
+    assert {alias for alias in ALIASES.values() if not alias.startswith("model.config.")} <= set(keys)
+    table = "".join(f"| `{key}` | {_shown(default)} | {text} |\n" for key, (default, text) in keys.items())
+    document = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
+    assert table in document, f"docs/recipes.md must hold this table:\n{table}"
+
+
+def _shown(default):
+    return "" if default is None else f"`{json.dumps(default)}`"
+
+
 # Refusals
 
 
@@ -99,6 +127,11 @@ def test_a_mapping_of_overrides_holds_values_not_text():
         ("text.blocks=64", "did you mean 'text.block'"),
         ("model.from_=x", "did you mean 'model.from'"),
         ("base=digits", "unknown recipe key 'base'"),
+        ("lr=1", "unknown recipe key 'lr'; did you mean 'optimizer.lr'"),
+        ("optimizer.learning_rate=1", "did you mean 'optimizer.lr'"),
+        ("epochs=3", "did you mean 'schedule.epochs'"),
+        ("run.batch_size=3", "did you mean 'schedule.batch_size'"),
+        ("model.num_heads=3", "did you mean 'model.config.num_attention_heads'"),
         ("optimizer.lr=fast", "optimizer.lr is 'fast'; it must be a valid number"),
         ("optimizer.lr=-1e-3", "optimizer.lr is -0.001; it must be greater than 0"),
         ("optimizer.lr=.nan", "optimizer.lr is nan; it must be a finite number"),
@@ -127,9 +160,9 @@ def test_unknown_recipe_and_variant_offer_the_nearest():
     [
         ("optimizer: [", "not a YAML file"),
         ("optimizer:\n\tlr: 1", "not a YAML file"),
-        ("- a\n- b", "a recipe must be a mapping"),
-        ("just words", "a recipe must be a mapping"),
-        ("", "a recipe must be a mapping"),
+        ("- a\n- b", "must be a mapping of keys"),
+        ("just words", "must be a mapping of keys"),
+        ("", "must be a mapping of keys"),
         ("optimizer:", "optimizer must be a section"),
         ("optimizer: 3", "optimizer must be a section"),
         ("model: [x]", "model must be a section"),

@@ -43,7 +43,7 @@ BOUNDS = [
     ("a valid number", [1], "optimizer.lr"),
     ("a valid boolean", "perhaps", "run.compile run.fsdp data.streaming model.freeze"),
     ("a valid dictionary", 3, "model.config"),
-    ("a valid tuple", "sentence", "text.columns"),
+    ("a valid tuple", 3, "text.columns"),
     ("'lion', 'adamw' or 'adam'", "sgd", "optimizer.name"),
     ("'matrices' or 'all'", "none", "optimizer.decay"),
     ("'all' or 'tensor'", "layer", "optimizer.clip_by"),
@@ -65,6 +65,16 @@ def test_a_value_out_of_bounds_is_refused_with_its_key_value_and_bound(rule, val
     for key in keys.split():
         line = refused(rule, build_recipe, nested(key, value))
         assert line.startswith(f"{key} is {value!r}; it must be ")
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [("review", ("review",)), ("question,answer", ("question", "answer")), ("[one, two]", ("one", "two"))],
+)
+def test_columns_are_given_as_typed(text, columns):
+    recipe = load_recipe("sst2", [f"text.columns={text}"])
+    assert recipe.text.columns == columns
+    assert build_recipe(recipe.to_dict()) == recipe
 
 
 @pytest.mark.parametrize("key", ["augment.flip", "augment.image_size", "views.local_count"])

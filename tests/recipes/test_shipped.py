@@ -33,7 +33,7 @@ GPT = [f"crate-gpt-{size}" for size in ("small", "base", "large")]
 TEXT_TWINS = ["bert-base", "gpt2-base"]
 LAPTOP = [
     "digits", "fashion-mnist", "cifar10-small", "digits-mae", "cifar10-mae", "digits-dino", "cifar10-dino",
-    "pydoc-gpt", "pydoc-bert", "wikitext-gpt", "sst2",
+    "pydoc-gpt", "pydoc-bert", "wikitext-gpt", "sst2", "images", "sentences", "shakespeare",
 ]  # fmt: skip
 STARTED = [*FINETUNE, "glue", "sst2"]
 
@@ -93,7 +93,7 @@ def test_header(name):
         assert re.match(r"not measured here; the paper\b", header["metric"])
     assert ("model.from=" in header["command"]) == (name in STARTED)
     needs_data = load(name).data.name == MUST_GIVE
-    assert not needs_data or "--data PATH" in header["command"] or "--variant TASK" in header["command"]
+    assert not needs_data or re.search("--data (PATH|FILE)|--variant TASK", header["command"])
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if load(name).model.from_ is None])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -15,9 +17,10 @@ import torch
 import transformers
 
 from codingrate.recipes import save_recipe
-from codingrate.runs import Run, train
+from codingrate.runs import Run, TrainingStopped, train
 from codingrate.runs.callbacks import Metrics
 from codingrate.runs.folder import checkpoints
+from codingrate.runs.interruption import SIGNALS
 from codingrate.runs.trainer import STAGING, CrateTrainer
 from tests.refusals import refused
 
@@ -148,6 +151,78 @@ def test_settings_of_execution_may_change_on_resuming(tmp_path, uninterrupted, i
     train_few(cut, {"run.checkpoint_steps": 3, "run.save_total_limit": 1, "run.log_steps": 2}, resume=True)
     assert_same(saved(whole), saved(cut))
     assert names(cut) == ["checkpoint-12"]
+
+
+# Ctrl-C and SIGTERM
+
+
+@pytest.fixture
+def signalled(train_few, monkeypatch):
+    """Return a function that trains, and sends signals to the own process in the step after a given one."""
+
+    def until(folder, changes, step, *numbers):
+        plain = CrateTrainer.training_step
+
+        def training_step(self, *args, **kwargs):
+            if self.state.global_step == step:
+                for number in numbers:
+                    os.kill(os.getpid(), number)
+            return plain(self, *args, **kwargs)
+
+        before = [signal.getsignal(number) for number in SIGNALS]
+        with monkeypatch.context() as patch:
+            patch.setattr(CrateTrainer, "training_step", training_step)
+            with pytest.raises(KeyboardInterrupt) as stopped:
+                train_few(folder, changes)
+        assert [signal.getsignal(number) for number in SIGNALS] == before
+        return stopped.value
+
+    return until
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_saves_a_checkpoint_and_the_folder_alone_resumes(tmp_path, uninterrupted, signalled, number):
+    whole, cut = uninterrupted(FIVE), tmp_path / "cut"
+    stopped = signalled(cut, FIVE, 6, number)
+    assert isinstance(stopped, TrainingStopped)
+    assert stopped.signal == number
+    assert str(stopped).endswith(f"stopped after step 7, checkpoint saved; continue with: crate train --resume {cut}")
+    assert names(cut) == ["checkpoint-5", "checkpoint-7"]
+    train(cut, resume=True, quiet=True)
+    assert_same_run(cut, whole)
+    assert len(lines(cut, "training")) == 12
+    assert len(lines(cut, "end")) == 1
+
+
+def test_the_second_signal_stops_at_once(tmp_path, signalled):
+    stopped = signalled(tmp_path / "cut", FIVE, 6, signal.SIGINT, signal.SIGINT)
+    assert type(stopped) is KeyboardInterrupt
+    assert names(tmp_path / "cut") == ["checkpoint-5"]
+
+
+# Starts that fail
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"data.name": "/nowhere"}, "nowhere"),
+        ({"model.config.hidden_size": 25}, "hidden_size"),
+        ({"schedule.batch_size": 15, "run.per_device_batch_size": 4}, "batch_size"),
+    ],
+)
+def test_a_failed_start_does_not_block_the_corrected_one(tmp_path, train_few, wrong, message):
+    refused(message, train_few, tmp_path / "run", {"schedule.steps": 1, **wrong})
+    assert not (tmp_path / "run").exists()
+    train_few(tmp_path / "run", {"schedule.steps": 1})
+
+
+def test_a_folder_without_a_checkpoint_can_be_started_again(tmp_path, uninterrupted, interrupt, train_few):
+    cut = tmp_path / "cut"
+    interrupt(cut, {**FIVE, "optimizer.lr": 5e-3}, 3)
+    assert (cut / "recipe.yaml").is_file()
+    train_few(cut, FIVE)
+    assert_same_run(cut, uninterrupted(FIVE))
 
 
 # Half-written checkpoints
@@ -422,7 +497,7 @@ def test_a_run_is_not_resumed_with_another_recipe(started, changes, message, tra
 
 
 def test_a_run_is_not_overwritten(started, train_few):
-    refused("a run is here already; continue it with --resume", train_few, started, {"schedule.steps": 1})
+    refused("a run is here already; continue it with crate train --resume", train_few, started, {"schedule.steps": 1})
 
 
 def test_there_is_nothing_to_resume(tmp_path, train_few):

@@ -264,7 +264,7 @@ def test_attention_and_segments_of_pictures(run, tmp_path):
     pictures[0].save(tmp_path / "digit.png")
     (segments,) = run.segment([tmp_path / "digit.png"], masks=2, refine=False)
     assert len(segments) <= 2
-    assert all(segment.mask.shape == (8, 8) and 0 <= segment.score <= 1 for segment in segments)
+    assert all(segment.mask.shape == (8, 8) and 0 <= segment.cut_quality <= 1 for segment in segments)
 
 
 def test_probe_measures_trained_untrained_and_pixel_features(run, teacher, tmp_path):
@@ -295,7 +295,8 @@ def test_reconstruct_shows_masked_images(autoencoder, tmp_path):
     assert len(result.losses) == len(result.pictures()) == 3
     torch.testing.assert_close(result.columns[0], digits_images(3)[0])
     assert result.save(tmp_path / "sheet.png").is_file()
-    assert autoencoder.reconstruct(count=5).names == [f"test image {index}" for index in range(5)]
+    names, labels = autoencoder.reconstruct(count=5).names, autoencoder.task.data.test["label"]
+    assert len({labels[int(name.removeprefix("test image "))] for name in names}) == 5, "five classes"
     pictures[0].save(tmp_path / "digit.png")
     assert autoencoder.reconstruct([tmp_path / "digit.png"], seed=3).losses == pytest.approx(result.losses[:1])
 
@@ -402,7 +403,7 @@ def test_sources_that_are_nothing(source):
 
 def test_folders_without_a_model(tmp_path):
     refused("there is no saved model", cr.Run(tmp_path).model)
-    cr.Run.start(tmp_path / "new", cr.load_recipe("digits"))
+    cr.Run.start(tmp_path / "new", cr.load_recipe("digits"))[0].write_recipe()
     started = cr.Run(tmp_path / "new")
     assert len(started.history) == 0
     refused("there is no saved model for checkpoint 'last'", started.model)

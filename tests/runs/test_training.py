@@ -21,7 +21,7 @@ from tests.refusals import refused
 from .toys import (
     MODEL,
     assert_same,
-    digits_images,
+    digits_sample,
     lines,
     measured,
     naive_metrics,
@@ -162,10 +162,10 @@ def test_the_saved_model_loads_with_transformers_alone(finished):
 def test_layers_are_measured_at_the_right_epochs(finished, tmp_path):
     entries = lines(finished.folder, "layerwise")
     assert [(line["epoch"], line["step"]) for line in entries] == [(0, 0), (2, 8)]
-    table = layerwise(toy_task(CHANGES).build_model(), [digits_images(32)[0]])
+    table = layerwise(toy_task(CHANGES).build_model(), [digits_sample(32)[1]])
     assert entries[0]["layers"] == table.to_dict("records"), "of the untrained model"
     last = train_toy(tmp_path / "run", {"run.layerwise_epochs": 1, "run.layerwise_images": 7, "schedule.epochs": 1})
-    table = layerwise(last.model(), [digits_images(7)[0]])
+    table = layerwise(last.model(), [digits_sample(7)[1]])
     assert lines(tmp_path / "run", "layerwise")[-1]["layers"] == table.to_dict("records"), "of the trained model"
     assert [row["layer"] for row in table.to_dict("records")] == [1, 2]
 

@@ -17,7 +17,7 @@ import torch
 from PIL.Image import Image
 from safetensors.torch import load_file
 
-from codingrate.data import decode_image
+from codingrate.data import balanced_indices, decode_image
 from codingrate.inspection import read_metrics
 from codingrate.recipes import Recipe, build_recipe
 from codingrate.runs import Run, train
@@ -188,6 +188,13 @@ def digits_images(
     images = [np.asarray(decode_image(row[data.image_column], 1)) for row in rows]
     labels = torch.tensor([row[data.label_column] for row in rows])
     return torch.tensor(np.stack(images))[:, None].float().div(255).sub(0.5).div(0.5), labels
+
+
+def digits_sample(count: int) -> tuple[list[int], torch.Tensor]:
+    """Return the sample of test digits that pictures and layer-wise measures take: its indices and its images."""
+    pixels, labels = digits_images()
+    indices = balanced_indices(labels.numpy(), count)
+    return indices, pixels[indices]
 
 
 def naive_metrics(model: Any, changes: Mapping[str, Any] | None = None) -> dict[str, float]:

@@ -8,7 +8,7 @@ from codingrate.models import create_model
 from codingrate.models.autoencoder import CrateForMaskedAutoencoding
 from codingrate.tasks.autoencoding import own_masks
 from tests.refusals import refused
-from tests.runs.toys import MAE, digit_pictures, digits_images, lines, mae, toy_task, train_toy
+from tests.runs.toys import MAE, digit_pictures, digits_images, digits_sample, lines, mae, toy_task, train_toy
 
 RELEASED = {
     "class_token": True, "positions": "sinusoidal", "mask_space": "embedding", "subtract_positions": False,
@@ -140,9 +140,9 @@ def test_reconstructions_show_originals_masks_and_results(finished, tmp_path):
     assert [len(row) for row in result.pictures()] == [3, 3, 3]
     assert np.array_equal(np.asarray(result.pictures()[1][0]), np.asarray(pictures[1])), "the original comes first"
     assert result.save(tmp_path / "sheet.png").read_bytes()[:4] == b"\x89PNG"
-    same = task.reconstruct_samples(model, 3, seed=7)
-    assert same.names == ["test image 0", "test image 1", "test image 2"]
-    assert same.losses == pytest.approx(result.losses)
+    sample, (indices, pixels) = task.reconstruct_samples(model, 3, seed=7), digits_sample(3)
+    assert sample.names == [f"test image {index}" for index in indices]
+    torch.testing.assert_close(sample.columns[0], pixels)
 
 
 # Starting from other models

@@ -65,6 +65,15 @@ def test_the_metrics_of_a_split_are_the_means_of_those_of_its_images(task):
     assert (task.best_metric, task.higher_is_better) == ("top1", True)
 
 
+@pytest.mark.parametrize("classes", [5, 6])
+def test_top_5_needs_more_than_five_classes(task, classes):
+    model = toy_task({"model.config.num_labels": classes}).build_model()
+    batch = {"pixel_values": torch.randn(7, 1, 8, 8), "labels": torch.arange(7) % classes}
+    measured = task.measure(model, model, batch)
+    metrics = task.summarize({name: values.detach().double().numpy() for name, values in measured.items()})
+    assert ("top5" in metrics) == ("top-5" in task.headline(metrics)) == (classes > 5)
+
+
 def test_augmentation_follows_the_seed_and_evaluation_has_none(task):
     model = task.build_model()
     train, test = task.datasets()
@@ -112,6 +121,7 @@ def test_a_task_on_other_data_keeps_everything_else(task, few):
     single = task.with_data(few["data.name"] + "/train.parquet")
     assert len(single.data.test) == 77, "data without splits are measured in full"
     assert 0 < len(task.with_data(few["data.name"] + "/train.parquet", held_out=False).data.test) < 77
+    assert len(task.with_data("cifar10", few["data.name"] + "/train.parquet").data.test) == 77, "also of a known name"
 
 
 def test_classification_has_no_text_baseline(task):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from codingrate.data import Blocks, load_text, mask_own_tokens, read_tokens
+from codingrate.data import Blocks, balanced_indices, load_text, mask_own_tokens, read_tokens
 from codingrate.inspection import layerwise
 from codingrate.models import CrateForCausalLM
 from tests.refusals import refused
@@ -60,8 +60,14 @@ def test_the_loss_of_the_next_token_is_a_naive_sum(finished):
     assert run.metrics["perplexity"] == pytest.approx(math.exp(mean), rel=1e-4)
     assert run.metrics["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
     values = [run.metrics[name] for name in ("loss", "perplexity", "bits_per_byte")]
-    expected = "validation loss {:.4f} nats per token, perplexity {:.2f}, {:.4f} bits per byte".format(*values)
-    assert run.headline == expected
+    grams = [run.task.baseline(order=n)[f"{n}-gram"]["cross_entropy"] for n in (1, 2)]
+    expected = (
+        "validation loss {:.4f} nats per token (unigram {:.4f}, bigram {:.4f}), perplexity {:.2f}, {:.4f} bits per byte"
+    )
+    assert run.headline == expected.format(values[0], *grams, *values[1:])
+    assert "has not learned more" not in run.headline
+    untrained = run.task.headline({**run.metrics, "loss": grams[0]})
+    assert "it has not learned more than token frequencies yet" in untrained
 
 
 def test_the_loss_of_masked_tokens_is_a_naive_sum(finished):
@@ -79,7 +85,9 @@ def test_the_loss_of_masked_tokens_is_a_naive_sum(finished):
     assert len(losses) / blocks.numel() == pytest.approx(0.15, abs=0.01)
     assert run.metrics["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     assert run.metrics["accuracy"] == pytest.approx(np.mean(correct), abs=1e-7)
-    assert run.headline.endswith(f"nats per masked token, accuracy {np.mean(correct):.2%}")
+    unigram = run.task.baseline()["unigram"]["cross_entropy"]
+    assert f"nats per masked token (unigram {unigram:.4f}" in run.headline
+    assert run.headline.endswith(f"accuracy {np.mean(correct):.2%}")
     report = run.evaluate(batch_size=13)
     assert (report.cross_entropy, report.tokens) == (pytest.approx(np.mean(losses), rel=1e-5), len(losses))
     assert report.accuracy == pytest.approx(np.mean(correct), abs=1e-7)
@@ -134,12 +142,14 @@ def test_masks_follow_the_seed_in_training_and_the_block_in_evaluation():
     assert torch.equal(still["labels"][3:4], single["labels"])
 
 
-def test_layers_are_measured_on_the_first_blocks(tmp_path):
+def test_layers_are_measured_on_a_sample_of_blocks(tmp_path):
     changes = {"run.layerwise_epochs": 1, "run.layerwise_images": 3}
     train_text(tmp_path / "run", "causal-lm", changes)
-    ids = torch.tensor(packed(tmp_path / "run", "validation").array()[: 3 * 17].astype(np.int64)).view(3, 17)[:, :-1]
+    ids = packed(tmp_path / "run", "validation").array().astype(np.int64)
+    blocks = torch.tensor(ids[: len(ids) // 17 * 17]).view(-1, 17)[:, :-1]
+    sample = blocks[balanced_indices(np.zeros(len(blocks)), 3)]
     model = text_task("causal-lm", changes).build_model()
-    assert lines(tmp_path / "run", "layerwise")[0]["layers"] == layerwise(model, [ids]).to_dict("records")
+    assert lines(tmp_path / "run", "layerwise")[0]["layers"] == layerwise(model, [sample]).to_dict("records")
 
 
 # Files of a run
@@ -157,6 +167,7 @@ def test_the_saved_model_and_tokenizer_load_with_transformers_alone(finished):
         assert model.config.vocab_size == {"causal-lm": 257, "masked-lm": 261}[task]
         ids = (tokenizer.pad_token_id, tokenizer.eos_token_id)
         assert (model.config.pad_token_id, model.config.eos_token_id) == ids
+        assert (None not in ids, tokenizer.model_max_length) == (True, model.config.max_tokens)
         assert_same(model.state_dict(), finished[task].model().state_dict())
         assert finished[task].processor.get_vocab() == tokenizer.get_vocab()
     folder = finished["causal-lm"].folder / "model" / "best"
@@ -242,12 +253,12 @@ def test_bad_text_and_models_are_refused(tmp_path, task):
             ("has no text", {"data.name": str(tmp_path / "empty.txt")}),
             ("too few for a block", {"data.name": short, "text.block": 64}),
             ("no such file or folder", {"data.name": str(tmp_path / "nowhere" / "text.txt")}),
-            ("`text_column` is for tables", {"data.name": short, "text.text_column": "text"}),
+            ("text.text_column is for tables", {"data.name": short, "text.text_column": "text"}),
             (f"task {task} needs a model such as", {"model.name": other}),
             (f"task {task} needs a model such as", {"model.name": "crate-tiny-patch16-224", "model.config": {}}),
             ("cannot load the tokenizer 'nobody/nothing'", {"text.tokenizer": "nobody/nothing"}),
             ("no such tokenizer folder", {"text.tokenizer": "/nowhere"}),
-            ("`vocab_size` must be at least", {"text.tokenizer": "bpe", "text.vocab_size": 20}),
+            ("text.vocab_size is 20", {"text.tokenizer": "bpe", "text.vocab_size": 20}),
             ("set vocab_size to", {"model.config.vocab_size": 100}),
             ("positions for 8 tokens; lower text.block", {"model.config.max_position_embeddings": 8}),
             ("give --data (or data.name)", {"data.name": "???"}),
@@ -256,8 +267,7 @@ def test_bad_text_and_models_are_refused(tmp_path, task):
         ]
     ):
         refused(message, train_text, tmp_path / f"run{number}", task, changes)
-        missing = "???" in changes.values()
-        assert (tmp_path / f"run{number}").exists() is not missing, "refused before anything is written"
+        assert not (tmp_path / f"run{number}" / "recipe.yaml").exists(), "there is no run"
 
 
 def test_a_model_and_a_tokenizer_that_do_not_fit(finished, tmp_path):
@@ -290,7 +300,7 @@ def test_predictions_continue_prompts_and_fill_masks(finished):
     (text,) = run.predict("The ")
     ids = run.processor("The ", return_tensors="pt")["input_ids"]
     greedy = run.model().generate(ids, max_new_tokens=16 - ids.shape[1], do_sample=False, pad_token_id=0)[0]
-    assert text == run.processor.decode(greedy[ids.shape[1] :], skip_special_tokens=True)
+    assert text.startswith(run.processor.decode(greedy[ids.shape[1] :], skip_special_tokens=True))
     assert run.predict(["The ", "A "]) == [text, run.predict("A ")[0]]
     run = finished["masked-lm"]
     mask = run.processor.mask_token

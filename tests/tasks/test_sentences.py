@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from codingrate.data import balanced_indices
 from codingrate.inspection import layerwise
 from codingrate.runs import Run
 from tests.refusals import refused
@@ -158,7 +159,7 @@ def test_layers_are_measured_without_padding(tmp_path, films):
     changes = {"run.layerwise_epochs": 1, "run.layerwise_images": 5, "schedule.epochs": 1}
     run = tuned(tmp_path / "run", films, changes)
     dataset = run.task.datasets()[1]
-    batches = [torch.tensor([dataset[index]["input_ids"]]) for index in range(5)]
+    batches = [torch.tensor([dataset[index]["input_ids"]]) for index in balanced_indices(dataset.labels, 5)]
     assert len({batch.shape[1] for batch in batches}) > 1
     table = layerwise(run.model(), batches)
     assert lines(tmp_path / "run", "layerwise")[-1]["layers"] == table.to_dict("records")
@@ -176,6 +177,10 @@ def test_predictions_are_classes_with_probabilities(tmp_path, films):
     assert [answer[0]["label"] for answer in answers] == ["good", "bad", "bad"]
     assert [sum(entry["score"] for entry in answer) for answer in answers] == pytest.approx([1] * 3)
     assert run.predict("awful")[0][0]["score"] == pytest.approx(answers[1][0]["score"], abs=1e-6), "padding is ignored"
+    summary = run.inspect(limit=5).to_dict()["summary"]
+    assert summary["scores"][0]["value"] == pytest.approx(run.metrics["accuracy"])
+    assert 0.5 <= summary["scores"][0]["baseline"] < 1
+    assert "→" in summary["samples"][0]["answer"]
 
 
 def test_predictions_of_a_causal_model(tmp_path, films):
@@ -196,7 +201,7 @@ def test_bad_data_and_models_are_refused(tmp_path, films, body):
             ("its vocabulary differs", films, {**start, "text.tokenizer": "bpe", "text.vocab_size": 300}),
             ("positions for 16 tokens; lower text.max_length", films, {**start, "text.max_length": 64}),
             ("needs a text model such as crate-bert-base", films, vision),
-            ("`max_length` is 2", films, {"text.max_length": 2}),
+            ("text.max_length is 2", films, {"text.max_length": 2}),
             ("width cannot change", films, {**start, "model.config": {"hidden_size": 64}}),
             ("give --data (or data.name)", "???", {}),
             ("give model.from=RUN", films, {"model.from": "???"}),

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from codingrate.theory.claims.measure import (
+from codingrate.theory.claims.frame import (
     cosine,
     covariance_scores,
     critical,

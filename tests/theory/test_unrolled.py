@@ -7,7 +7,7 @@ import torch
 
 from codingrate.errors import CrateError
 from codingrate.objective import random_bases, subspace_coding_rate
-from codingrate.theory import unrolled
+from codingrate.operators import TiedMSSA
 from codingrate.theory.unrolled import (
     alternate,
     compression_change,
@@ -136,6 +136,6 @@ def test_the_change_of_a_step(z, bases):
 def test_the_operators_are_those_of_the_network(monkeypatch, z, bases):
     """A change of TiedMSSA is seen here: nothing is copied."""
     before = mssa(z, bases, EPS)
-    forward = unrolled.TiedMSSA.forward
-    monkeypatch.setattr(unrolled.TiedMSSA, "forward", lambda self, z: (2 * forward(self, z)[0], None))
+    forward = TiedMSSA.forward
+    monkeypatch.setattr(TiedMSSA, "forward", lambda self, z: (2 * forward(self, z)[0], None))
     torch.testing.assert_close(mssa(z, bases, EPS), 2 * before)

@@ -12,20 +12,20 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPT2Config, GPT2LMHeadModel, ViTConfig, ViTForImageClassification
 
+from .._state import seeded
 from ..errors import CrateError
 from ..models.cache import cache_bytes
 from ..models.classifier import CrateForImageClassification
+from ..models.counts import count_flops
 from ..models.embedding import PatchEmbedding
 from ..models.language import CrateForCausalLM
 from ..models.presets import create_model
-from .timing import Progress, Result, fixed_seed, medians, peak_memory, training_step
+from .timing import Progress, Result, medians, peak_memory, training_step
 
 RIVALS = ("ours", "naive", "vit")
-PROMPT = 8
-"""Number of tokens before the first generated one."""
+PROMPT = 8  # number of tokens before the first generated one
 
 
 def bench_image(
@@ -36,7 +36,7 @@ def bench_image(
     All three have the same width, depth and number of heads. The naive form has our weights, and its logits are
     compared with ours before the timing. A training step is forward, backward and AdamW.
     """
-    with fixed_seed():
+    with seeded(0):
         model = cast(CrateForImageClassification, _classifier(name, "ours"))
         models = {"ours": model, "naive": NaiveClassifier(deepcopy(model)), "vit": _classifier(name, "vit")}
         shape = (model.config.num_channels, *model.config.image_sides)
@@ -138,11 +138,7 @@ def _new_step(name: str, rival: str, batch: int, mode: str, shape: tuple[int, in
 def _flops(*case: Any) -> int:
     """Count the operations of one step from shapes alone, without those whose result is kept between steps."""
     with torch.device("meta"):
-        run = _new_step(*case)
-        run()
-        with FlopCounterMode(display=False) as counter:
-            run()
-    return int(counter.get_total_flops())
+        return count_flops(_new_step(*case))
 
 
 def _two_steps(*case: Any) -> None:
@@ -163,17 +159,23 @@ def bench_gpt(
     """Time greedy decoding of one text, and a training step on `batch` texts of `length` tokens.
 
     Both models have random weights, no dropout and no end-of-text token, and use transformers' own `generate`, so that
-    they differ only in the forward pass. A training step is forward, backward and AdamW.
+    they differ only in the forward pass. A training step is forward, backward and AdamW. The difference that a cache
+    makes is that of the last logits, relative to the largest one.
     """
-    with fixed_seed():
+    with seeded(0):
         models = _language_models(name)
         vocabulary = models["ours"].config.vocab_size
         prompt, texts = torch.randint(vocabulary, (1, PROMPT)), torch.randint(vocabulary, (batch, length))
+    with torch.no_grad():
+        caches = {key: model.eval()(prompt, use_cache=True).past_key_values for key, model in models.items()}
+        ours, text = models["ours"], texts[:1]
+        cache = ours(text[:, :-1], use_cache=True, logits_to_keep=1).past_key_values
+        last, reference = ours(text[:, -1:], past_key_values=cache).logits, ours(text, logits_to_keep=1).logits
     result: Result = {"model": name, "new_tokens": new_tokens, "batch": batch, "length": length}
     result |= {
         "parameters": {key: model.num_parameters() for key, model in models.items()},
-        "cache_difference": _cache_difference(models["ours"].eval(), texts[:1]),
-        "cache_bytes_per_token": {key: _bytes_per_token(model.eval(), prompt) for key, model in models.items()},
+        "cache_difference": float((last - reference).abs().max() / reference.abs().max()),
+        "cache_bytes_per_token": {key: cache_bytes(cache) / PROMPT for key, cache in caches.items()},
     }
 
     def decode(model: Any) -> Callable[[], object]:
@@ -199,16 +201,3 @@ def _language_models(name: str) -> Result:
     sizes = {name: getattr(ours.config, name) for name in same}
     sizes |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None}
     return {"ours": ours, "gpt2": GPT2LMHeadModel(GPT2Config(**sizes))}
-
-
-@torch.no_grad()
-def _bytes_per_token(model: Any, prompt: Tensor) -> float:
-    return cache_bytes(model(prompt, use_cache=True).past_key_values) / prompt.shape[1]
-
-
-@torch.no_grad()
-def _cache_difference(model: Any, text: Tensor) -> float:
-    """Return the difference of the last logits with and without a cache, relative to the largest logit."""
-    cache = model(text[:, :-1], use_cache=True, logits_to_keep=1).past_key_values
-    ours, reference = model(text[:, -1:], past_key_values=cache).logits, model(text, logits_to_keep=1).logits
-    return float((ours - reference).abs().max() / reference.abs().max())

@@ -15,13 +15,14 @@ from scipy.linalg import eigh
 from torch.utils.data import DataLoader
 
 from .. import objective
+from .._state import seeded
 from ..data import Augment, BatchAugment, ImageData, ImageDataset, collate
 from ..errors import unknown_name
 from ..evaluation import Features, knn_probe, logistic_probe
 from ..inspection.segment.cuts import affinity, normalized_cut
 from ..models.presets import create_model
 from .models import bench_gpt, bench_image
-from .timing import Progress, Result, fixed_seed, machine, medians, peak_memory, training_step
+from .timing import Progress, Result, machine, medians, peak_memory, training_step
 
 ROUNDS = {"image": (2, 2), "rate": (1, 2), "gpt": (2, 1), "maskcut": (1, 0)}  # timed parts, warm-up rounds of each
 PROBES: dict[str, Callable[..., Any]] = {"knn": knn_probe, "logistic": logistic_probe}
@@ -63,7 +64,7 @@ def bench_rate(
     shape: tuple[int, int, int, int] = (32, 12, 197, 64), repeats: int = 7, progress: Progress = None
 ) -> Result:
     """Time R of projected tokens (batch, heads, n, p) against its definition, the logdet of an n × n matrix."""
-    with fixed_seed():
+    with seeded(0):
         w = F.normalize(torch.randn(shape), dim=-1)
     n, p = shape[-2:]
     beta = p / (n * 0.5**2)

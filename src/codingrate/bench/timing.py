@@ -7,9 +7,8 @@ import platform
 import statistics
 import time
 import timeit
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-Progress = Callable[[], None] | None
-"""A function that is called after every round, or None."""
-Result = dict[str, Any]
-"""Measurements as plain values, which `crate bench --json` prints."""
-
-
-@contextmanager
-def fixed_seed() -> Iterator[None]:
-    """Draw random numbers from seed 0 inside the block, and restore the global generators after it."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
+Progress = Callable[[], None] | None  # a function that is called after every round, or None
+Result = dict[str, Any]  # measurements as plain values, which `crate bench --json` prints
 
 
 def medians(
@@ -63,20 +52,19 @@ def training_step(model: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], 
 
 
 def machine() -> Result:
-    """Return the software versions, the number of threads and the peak speed that results depend on."""
+    """Return the software versions, the number of threads and the peak speed that results depend on.
+
+    The peak is that of a large float32 matrix product, the best of five, in billions of operations per second.
+    """
+    size = 3072
+    a, b = torch.randn(size, size), torch.randn(size, size)
     return {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
-        "peak_gflops": peak_gflops(),
+        "peak_gflops": 2 * size**3 / min(timeit.repeat(lambda: a @ b, number=1, repeat=5)) / 1e9,
     }
-
-
-def peak_gflops(size: int = 3072, repeats: int = 5) -> float:
-    """Return the best speed of a large float32 matrix product, in billions of operations per second."""
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    return 2 * size**3 / min(timeit.repeat(lambda: a @ b, number=1, repeat=repeats)) / 1e9
 
 
 def peak_memory(task: Callable[..., None], arguments: Sequence[Any]) -> float:

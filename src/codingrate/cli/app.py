@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import typer
 
 from .. import __version__
 from ..errors import CrateError
-from . import bench, demo, evaluate, inspect, text, train, verify
+from . import bench, demo, evaluate, inspect, predict, study, text, train, verify
 
 UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # typer carries click's classes since 0.25
 
@@ -27,6 +28,7 @@ for name, verb in {
     "demo": demo.demo,
     "train": train.train,
     "finetune": train.finetune,
+    "predict": predict.predict,
     "evaluate": evaluate.evaluate,
     "imagenet-real": evaluate.imagenet_real,
     "detect": evaluate.detect,
@@ -40,10 +42,13 @@ for name, verb in {
     "perplexity": text.perplexity,
     "lambada": text.lambada,
     "glue": text.glue,
+    "study": study.study,
     "verify": verify.verify,
     "recipes": train.recipes,
+    "recipe": train.recipe,
     "models": train.models,
     "convert": train.convert,
+    "export": predict.export,
     "bench": bench.bench,
 }.items():
     app.command(name)(cast(Any, verb))
@@ -67,11 +72,22 @@ def _options(
     pass
 
 
+class _Notes(logging.Handler):
+    """Prints what the library logs as notes on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kind = "note" if record.levelno <= logging.INFO else record.levelname.lower()
+        print(f"{kind}: {record.getMessage()}", file=sys.stderr)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command. Exit codes: 0 for success, 1 for an error, 2 for a wrong call."""
     # A thread that waits for others spins for milliseconds by default. If another process, such as a loader worker,
     # needs the core, that makes training several times slower; a short spin costs little.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # verbs have their own
+    logger = logging.getLogger("codingrate")
+    logger.handlers, logger.level, logger.propagate = [_Notes()], logging.INFO, False
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments:
         arguments = ["--help"]

@@ -48,7 +48,9 @@ def demo(
 
 def show(result: dict[str, Any]) -> None:
     """Print two tables, what to look at in them, and what to type next."""
-    from ..inspection import describe_training
+    import pandas as pd
+
+    from ..inspection import Verdict, judge_training
 
     labels = {"crate": "CRATE (white box)", "vit": "ViT (black box)"}
     print_table(
@@ -77,8 +79,12 @@ def show(result: dict[str, Any]) -> None:
     print(
         "R^c is the cost of coding the tokens against a layer's own subspaces, measured after its attention, which is\n"
         "built to lower it. Non-zero is the share of entries that ISTA leaves; it is built to leave few. The paper\n"
-        "expects both to fall from layer to layer."
+        "predicts that both fall from layer to layer in most cases, the share except in the last layer, and by more\n"
+        "than before training."
     )
-    print("Measured here: " + describe_training(before, after))
+    findings = judge_training(pd.DataFrame(before), pd.DataFrame(after))
+    verdict = Verdict.combine(finding.verdict for finding in findings)
+    print(f"Measured here: {'; '.join(finding.measured for finding in findings)}.")
+    print(f"Verdict: {'none, no change exceeds its error' if verdict is None else verdict.value}.")
     print(f"Picture: {result['picture']}")
     print("Next: crate train digits, crate evaluate runs/digits, crate inspect runs/digits, crate bench, crate recipes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -14,18 +14,16 @@ from .output import (
     CheckpointOption,
     DataOption,
     Json,
+    LayerOption,
     ModelArgument,
     PathOption,
     RunArgument,
+    layer_option,
     open_run,
-    parse_checkpoint,
     percent,
     print_json,
     print_table,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class Benchmark(str, Enum):
@@ -49,15 +47,31 @@ class Baseline(str, Enum):
     pixels = "pixels"
 
 
+TABLE_ROWS = 50
+"""Number of classes that a table shows."""
+
 BatchSize = Annotated[int, Option("--batch-size", min=1, help="Samples per forward pass.")]
-Output = Annotated[Path | None, Option(help="Folder for tables and pictures. Default: RUN/evaluation.")]
+Output = Annotated[
+    Path | None, Option(help="Folder for tables and pictures. Default: RUN/evaluation, or RUN/evaluation-DATA-SPLIT.")
+]
 
 
 def evaluate(
     run: RunArgument,
     data: DataOption = None,
     split: Annotated[
-        str | None, Option(help="Split of the data: train, validation or test. Default: test; text: validation.")
+        str | None,
+        Option(
+            help="Split of the data: train, validation, test, or all of them together. "
+            "Default: test; text: validation. Other data without splits are measured in full."
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        Option(
+            metavar="FILE.json|a=b,c=d",
+            help="Model classes by data class, where the names differ. By default, classes are matched by name.",
+        ),
     ] = None,
     checkpoint: CheckpointOption = "last",
     batch_size: BatchSize = 64,
@@ -76,15 +90,16 @@ def evaluate(
         raise CrateError("--baseline learns from the run's own data; leave out --data or --baseline")
     opened = open_run(run)
     rivals = opened.baseline(split) if baseline else {}
-    report = opened.evaluate(data, split, checkpoint=parse_checkpoint(checkpoint), batch_size=batch_size)
-    folder = report.save(output or opened.output_folder("evaluation"))
-    name, split = data or opened.task.recipe.data.name, split or opened.task.default_split
+    report: Any = opened.evaluate(data, split, labels=labels, checkpoint=checkpoint, batch_size=batch_size)
+    special = None if checkpoint == "last" else checkpoint
+    folder = report.save(output or opened.output_folder("evaluation", data, split, special))
+    name = data or opened.task.recipe.data.name
     if as_json:
-        about = {"run": run, "checkpoint": checkpoint, "data": name, "split": split}
+        about = {"run": run, "checkpoint": checkpoint, "data": name, "split": report.split}
         shown = {"baseline": rivals} if baseline else {}
         print_json({**about, **report.to_dict(), **shown, "folder": str(folder)})
         return
-    _show(report, f"{run}, checkpoint {checkpoint}, {split} split of {name}")
+    _show(report, f"{run}, checkpoint {checkpoint}, {_part(report)} {name}")
     for name, metrics in rivals.items():
         print(f"baseline {name}: " + ", ".join(f"{key} {value:.4f}" for key, value in metrics.items()))
     print(f"results in {folder}")
@@ -101,14 +116,26 @@ def imagenet_real(
 ) -> None:
     """Evaluate a classifier on ImageNet's validation images by the ReaL labels."""
     opened = open_run(run)
-    report: Any = opened.evaluate_real(
-        labels, data=data, checkpoint=parse_checkpoint(checkpoint), batch_size=batch_size
-    )
-    folder = report.save(output or opened.output_folder("evaluation"))
+    report: Any = opened.evaluate_real(labels, data=data, checkpoint=checkpoint, batch_size=batch_size)
+    folder = report.save(output or opened.output_folder("evaluation", data, "real"))
     if as_json:
         print_json({"run": run, "checkpoint": checkpoint, **report.to_dict(), "folder": str(folder)})
         return
-    print(f"ReaL {report.real_top1:.2%}, top-1 {report.top1:.2%}, {report.images:,} images; results in {folder}")
+    counted = _counted(report.images, report.total, "images", report.unreadable)
+    print(f"ReaL {report.real_top1:.2%}, top-1 {report.top1:.2%}, {counted}; results in {folder}")
+
+
+def _part(report: Any) -> str:
+    """Return which part of the data was measured."""
+    measured = sum(getattr(report, name, 0) for name in ("images", "unreadable"))
+    measured = measured or sum(int(scores["rows"]) for scores in getattr(report, "splits", {}).values())
+    return "all of" if report.split == "all" or measured == report.total else f"{report.split} split of"
+
+
+def _counted(measured: int, total: int | None, unit: str, unreadable: int = 0) -> str:
+    """Return how many samples of the data were measured, and how many could not be read."""
+    count = f"{measured:,} {unit}" if total is None else f"{measured:,} of {total:,} {unit}"
+    return f"{count} ({unreadable:,} could not be read)" if unreadable else count
 
 
 def _show(report: Any, title: str) -> None:
@@ -117,21 +144,23 @@ def _show(report: Any, title: str) -> None:
     from ..tasks import ClassificationReport, MaskedReport, ReconstructionReport, SentenceReport
 
     if isinstance(report, ClassificationReport):
-        rows = [(row["class"], str(row["images"]), percent(row["accuracy"])) for row in report.per_class[:50]]
-        print_table(title, ("class", "images", "accuracy"), rows)
+        _show_classes(report.per_class, "images", title)
         five = "" if report.top5 is None else f", top-5 {report.top5:.2%}"
-        print(f"top-1 {report.top1:.2%}{five}, loss {report.loss:.4f}, {report.images:,} images")
+        counted = _counted(report.images, report.total, "images", report.unreadable)
+        print(f"top-1 {report.top1:.2%}{five}, loss {report.loss:.4f}, {counted}")
     elif isinstance(report, ReconstructionReport):
-        print(f"{title}: reconstruction loss {report.loss:.4f} ± {report.loss_std:.4f} over {report.images:,} images")
+        counted = _counted(report.images, report.total, "images", report.unreadable)
+        print(f"{title}: reconstruction loss {report.loss:.4f} ± {report.loss_std:.4f} over {counted}")
     elif isinstance(report, MaskedReport):
         print(
             f"{title}: loss {report.cross_entropy:.4f} nats per masked token, accuracy {report.accuracy:.2%}, "
-            f"{report.tokens:,} masked tokens"
+            f"{_counted(report.tokens, report.total, 'tokens')} masked"
         )
     elif isinstance(report, PerplexityReport):
         print(
             f"{title}: {report.cross_entropy:.4f} nats per token, perplexity {report.perplexity:.2f}, "
-            f"{report.bits_per_byte:.4f} bits per byte; {report.tokens:,} tokens, windows of {report.block}"
+            f"{report.bits_per_byte:.4f} bits per byte; {_counted(report.tokens, report.total, 'tokens')}, "
+            f"windows of {report.block}"
         )
     elif isinstance(report, SentenceReport):
         names = list(report.metrics)
@@ -139,7 +168,23 @@ def _show(report: Any, title: str) -> None:
             [split, *(f"{scores[name]:.4f}" for name in names), f"{scores['rows']:,}"]
             for split, scores in report.splits.items()
         ]
-        print_table(title, ("split", *names, "sentences"), table)
+        for split, rows in report.per_class.items():
+            _show_classes(rows, "sentences", title if len(report.per_class) == 1 else f"{title}, {split}")
+        counted = _counted(sum(int(scores["rows"]) for scores in report.splits.values()), report.total, "sentences")
+        if len(table) > 1:
+            print_table(title, ("split", *names, "sentences"), table)
+            print(counted)
+        else:
+            about = "" if report.per_class else f"{title}: "
+            print(about + ", ".join(f"{name} {value:.4f}" for name, value in report.metrics.items()) + f", {counted}")
+
+
+def _show_classes(per_class: list[dict[str, Any]], unit: str, title: str) -> None:
+    """Print the accuracy of the classes that occur."""
+    rows = [(row["class"], f"{row[unit]:,}", percent(row["accuracy"])) for row in per_class if row[unit]]
+    print_table(title, ("class", unit, "accuracy"), rows[:TABLE_ROWS])
+    if len(rows) > TABLE_ROWS:
+        print(f"{len(rows) - TABLE_ROWS:,} more classes in per_class.csv")
 
 
 def detect(
@@ -149,9 +194,7 @@ def detect(
         Benchmark, Option(help="COCO: AP of MaskCut's objects. VOC: mIoU of attention maps.")
     ] = Benchmark.coco,
     split: Annotated[str | None, Option(help="Split of the annotations. Default: the benchmark's.")] = None,
-    layer: Annotated[
-        int | None, Option(help="Layer to read, counted from the end. Default: -2 (CRATE), -1 (ViT).")
-    ] = None,
+    layer: LayerOption = None,
     threshold: Annotated[
         float | None,
         Option(help="COCO: cosine above which patches are alike (0.15). VOC: share of attention kept (0.6)."),
@@ -165,29 +208,37 @@ def detect(
     output: Annotated[Path | None, Option(help="Folder for results. Default: RUN/evaluation/BENCHMARK.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure objects that the model finds without labels against annotations."""
+    """Measure objects that the model finds without labels against annotations, for each layer."""
     opened = open_run(model)
-    report = opened.detect(
-        data,
-        benchmark.value,
-        split=split,
-        layer=layer,
-        threshold=threshold,
-        size=size,
-        limit=limit,
-        refine=refine,
-        checkpoint=parse_checkpoint(checkpoint),
-    )
-    folder = report.save(output or opened.output_folder("evaluation") / benchmark.value)
+    folder = output or opened.output_folder("evaluation") / benchmark.value
+    layers: list[Any] = layer_option(opened, checkpoint, layer) or [None]
+    results = []
+    for index in layers:
+        report = opened.detect(
+            data,
+            benchmark.value,
+            split=split,
+            layer=index,
+            threshold=threshold,
+            size=size,
+            limit=limit,
+            refine=refine,
+            checkpoint=checkpoint,
+        )
+        number = report.layer + 1
+        saved = report.save(folder / f"layer{number}" if len(layers) > 1 else folder)
+        results.append({**report.to_dict(), "folder": str(saved)})
+        if as_json:
+            continue
+        if benchmark is Benchmark.coco:
+            _show_coco(report.result, f"{model}, layer {number}, on {data}")
+            print(f"results in {saved}")
+        else:
+            voc = report.result
+            kept = f"masks of {voc.mass:.0%} of the attention of layer {number}, {voc.heads} head for each class"
+            print(f"mIoU {voc.miou:.2%}, {voc.images} images; {kept}; results in {saved}")
     if as_json:
-        print_json({"model": model, "benchmark": benchmark.value, **report.to_dict(), "folder": str(folder)})
-    elif benchmark is Benchmark.coco:
-        _show_coco(report.result, f"{model} on {data}")
-        print(f"results in {folder}")
-    else:
-        voc = report.result
-        kept = f"masks of {voc.mass:.0%} of the attention, {voc.heads} head for each class"
-        print(f"mIoU {voc.miou:.2%}, {voc.images} images; {kept}; results in {folder}")
+        print_json({"model": model, "benchmark": benchmark.value, "layers": results})
 
 
 def _show_coco(report: Any, title: str) -> None:
@@ -232,13 +283,13 @@ def probe(
             features,  # type: ignore[arg-type]
             data=data,
             path=path,
-            checkpoint=parse_checkpoint(checkpoint),
+            checkpoint=checkpoint,
             limit=limit,
             batch_size=batch_size,
             cache=cache,
             **({"ks": k} if k else {}),
         )
-    folder = output or opened.output_folder("probe")
+    folder = output or opened.output_folder("probe", data)
     for name, report in reports.items():
         write_json(folder / f"{method.value}-{name}.json", report.to_dict())
     if as_json:
@@ -250,12 +301,20 @@ def probe(
 
 
 def _show_probes(reports: dict[str, Any], title: str) -> None:
+    names = {"top1": "top-1", "top5": "top-5", "train_top1": "training"}
+    metrics = [key for key in names if key in reports["trained"].metrics]
     rows = []
     for name, report in reports.items():
         ((letter, value),) = report.chosen.items()
-        shares = (percent(report.metrics[key]) for key in ("top1", "top5", "train_top1"))
+        shares = (percent(report.metrics[key]) for key in metrics)
         rows.append((name, str(report.width), f"{letter} = {value:g}", *shares, f"{report.seconds:.1f} s"))
-    print_table(title, ("features", "width", "chosen", "top-1", "top-5", "training", "time"), rows)
+    print_table(title, ("features", "width", "chosen", *(names[key] for key in metrics), "time"), rows)
+    trained = reports["trained"]
+    counts = (
+        _counted(count, trained.total.get(split), f"{split} images", trained.unreadable.get(split, 0))
+        for split, count in trained.images.items()
+    )
+    print(", ".join(counts))
     for name, report in reports.items():
         for note in report.notes:
             print(f"{name}: {note}")

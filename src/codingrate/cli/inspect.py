@@ -14,11 +14,13 @@ from .output import (
     CheckpointOption,
     DataOption,
     Json,
+    LayerOption,
     ModelArgument,
     PathOption,
     RunArgument,
+    layer_option,
     open_run,
-    parse_checkpoint,
+    print_indented,
     print_json,
     print_note,
     print_table,
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
     from ..runs import Run
 
 Images = Annotated[list[Path], Argument(help="Image files.")]
+ABOUT_REGIONS = (
+    "MaskCut finds regions, listed in the order of its cuts. A region may be background, such as the sky, which often "
+    "covers much of the image's border. The cut quality, 1 - Ncut/2, says how clearly a region is separated from the "
+    "rest of the image: 1 if nothing connects them, 0.5 or less if not at all. It is not the probability of an object."
+)
 
 
 class Measure(str, Enum):
@@ -54,10 +61,7 @@ def inspect(
     ] = None,
     checkpoint: CheckpointOption = "last",
     batch_size: Annotated[int, Option("--batch-size", min=1, help="Samples per forward pass.")] = 64,
-    layers: Annotated[
-        list[int] | None,
-        Option(help="Layer to measure, from 0 or from the end; can be repeated. Default: all.", show_default=False),
-    ] = None,
+    layer: LayerOption = None,
     eps: Annotated[
         float | None, Option(help="Coding precision ε of the rates. Default: 0.5; with --measure released 0.1.")
     ] = None,
@@ -71,7 +75,7 @@ def inspect(
     run = open_run(model)
     options = {
         "--data": data, "--path": path, "--split": split, "--limit": limit, "--compare": compare,
-        "--checkpoint": checkpoint, "--layers": layers, "--eps": eps, "--measure": measure.value,
+        "--checkpoint": checkpoint, "--layer": layer, "--eps": eps, "--measure": measure.value,
     }  # fmt: skip
     report = run.inspect(
         compare=compare or (),
@@ -79,15 +83,15 @@ def inspect(
         path=path,
         split=split,
         limit=limit,
-        checkpoint=parse_checkpoint(checkpoint),
+        checkpoint=checkpoint,
         batch_size=batch_size,
-        layers=layers,
+        layers=layer_option(run, checkpoint, layer),
         eps=eps,
         measure=measure.value,
         command=_command(model, options),
     )
     with progress("draw", len(report.panels)) as advance:
-        folder = report.save(output or run.output_folder("inspect"), advance)
+        folder = report.save(output or run.output_folder("inspect", data, split), advance)
     for note in report.notes:
         print_note(note)
     if as_json:
@@ -115,20 +119,20 @@ def _show(report: InspectionReport) -> None:
         ]
         print_table(name, ("layer", "R^c", "rate", "non-zero"), rows)
     data: Any = report.facts["Data"]
-    print(f"{data['samples']:,} samples of the {data['split']} split of {data['name']}")
+    part = "" if data["split"] == "all" else f"the {data['split']} split of "
+    print(f"{data['samples']:,} samples of {part}{data['name']}")
+    for score in report.outcome.scores if report.outcome else ():
+        print(score.text)
+    if judged := [panel for panel in report.panels if panel.verdict is not None]:
+        print("Verdicts on the paper's predictions:")
+    for panel in judged:
+        print(f"  {panel.name}: {panel.verdict_text.removeprefix('Verdict: ').rstrip('.')}")
 
 
 def attention(
     model: ModelArgument,
     images: Images,
-    layers: Annotated[
-        list[str] | None,
-        Option(
-            "--layer",
-            help="Layer to show, from 0 or from the end, or all; can be repeated. Default: -2 (CRATE), -1 (ViT).",
-            show_default=False,
-        ),
-    ] = None,
+    layer: LayerOption = None,
     head: Annotated[int | None, Option(help="Head to show, from 1. Default: all heads and their mean.")] = None,
     mass: Annotated[float, Option(help="Share of the attention that a mask holds, in (0, 1].")] = 0.6,
     size: Annotated[
@@ -142,10 +146,15 @@ def attention(
     run = open_run(model)
     folder = output or run.output_folder("attention")
     results: list[dict[str, Any]] = []
-    settings: dict[str, Any] = {"layers": layers, "head": head, "mass": mass, "size": size}
+    settings: dict[str, Any] = {
+        "layers": layer_option(run, checkpoint, layer),
+        "head": head,
+        "mass": mass,
+        "size": size,
+    }
     with progress("attention", len(images)) as advance:
         for name, picture, about in _read(run, images):
-            entries = run.attention([picture], checkpoint=parse_checkpoint(checkpoint), **settings)[0]
+            entries = run.attention([picture], checkpoint=checkpoint, **settings)[0]
             results.append({**about, "layers": [_save_attention(folder, name, entry) for entry in entries]})
             patches = next(iter(entries[0].maps.values())).size
             side = entries[0].square.width
@@ -154,10 +163,10 @@ def attention(
         print_json({"model": model, "mass": mass, "size": side, "patches": patches, "images": results})
         return
     rows = [
-        (entry["image"], str(layer["layer"]), part["head"], f"{part['entropy']:.3f}", f"{part['patches']} of {patches}")
+        (entry["image"], str(one["layer"]), part["head"], f"{part['entropy']:.3f}", f"{part['patches']} of {patches}")
         for entry in results
-        for layer in entry["layers"]
-        for part in layer["heads"]
+        for one in entry["layers"]
+        for part in one["heads"]
     ]
     print_table(f"attention of {model}", ("image", "layer", "head", "entropy", "patches"), rows)
     print(f"entropy relative to uniform attention; patches that hold {mass:.0%} of it; pictures in {folder}")
@@ -165,7 +174,7 @@ def attention(
 
 def _save_attention(folder: Path, name: str, entry: ImageAttention) -> dict[str, Any]:
     """Write the grid and the masks of one layer, and return their paths and the spread of each map."""
-    stem = f"{name}-layer{entry.layer}"
+    stem = f"{name}-layer{entry.layer + 1}"
     masks = {head: f"{stem}-{head.replace(' ', '')}-mask.png" for head in entry.maps}
     pictures = {f"{stem}.png": entry.grid()}
     pictures |= {masks[head]: picture for head, picture in entry.image_masks().items()}
@@ -179,18 +188,15 @@ def _save_attention(folder: Path, name: str, entry: ImageAttention) -> dict[str,
         }
         for head, mask in entry.masks.items()
     ]
-    return {"layer": entry.layer, "picture": str(folder / f"{stem}.png"), "heads": heads}
+    return {"layer": entry.layer + 1, "picture": str(folder / f"{stem}.png"), "heads": heads}
 
 
 def segment(
     model: ModelArgument,
     images: Images,
-    masks: Annotated[int, Option(min=1, help="Largest number of objects per image.")] = 3,
+    masks: Annotated[int, Option(min=1, help="Largest number of regions per image.")] = 3,
     threshold: Annotated[float, Option(help="Cosine above which two patches are alike, in [0, 1).")] = 0.15,
-    layer: Annotated[
-        int | None,
-        Option(help="Layer to read, from 0 or from the end. Default: -2 (CRATE), -1 (ViT).", show_default=False),
-    ] = None,
+    layer: LayerOption = None,
     refine: Annotated[bool, Option(help="Refine masks to the edges of the image.")] = True,
     size: Annotated[
         int | None,
@@ -200,45 +206,64 @@ def segment(
     output: Annotated[Path | None, Option(help="Folder for the pictures. Default: RUN/segments.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Find objects in images by MaskCut, and write an overlay and a mask per object."""
+    """Find regions in images by MaskCut, and write an overlay and a mask per region.
+
+    A region may be an object or background, such as the sky.
+    """
+    from ..inspection import default_layer, layer_index
+
     run = open_run(model)
     folder = output or run.output_folder("segments")
-    settings: dict[str, Any] = {"masks": masks, "threshold": threshold, "layer": layer, "refine": refine, "side": size}
+    settings: dict[str, Any] = {"masks": masks, "threshold": threshold, "refine": refine, "side": size}
+    config = run.loaded(checkpoint).config
+    layers = layer_option(run, checkpoint, layer) or [layer_index(default_layer(config), config.num_hidden_layers)]
     results: list[dict[str, Any]] = []
     with progress("segment", len(images)) as advance:
         for name, picture, about in _read(run, images):
-            segments = run.segment([picture], checkpoint=parse_checkpoint(checkpoint), **settings)[0]
-            results.append({**about, **_save_segments(folder, name, picture, segments)})
+            results.append({**about, "layers": []})
+            for index in layers:
+                segments = run.segment([picture], checkpoint=checkpoint, layer=index, **settings)[0]
+                results[-1]["layers"].append(_save_segments(folder, name, picture, segments, index))
             advance()
     if as_json:
-        print_json({"model": model, "images": results})
+        print_json({"model": model, "about": ABOUT_REGIONS, "images": results})
         return
     rows = [
-        (entry["image"], str(number), ", ".join(map(str, part["box"])),
-         f"{part['area'] / (entry['width'] * entry['height']):.1%}", f"{part['score']:.3f}")
+        (entry["image"], str(one["layer"]), str(number), ", ".join(map(str, part["box"])), f"{part['area']:.1%}",
+         f"{part['border']:.0%}", f"{part['cut_quality']:.3f}")
         for entry in results
-        for number, part in enumerate(entry["segments"], 1)
+        for one in entry["layers"]
+        for number, part in enumerate(one["segments"], 1)
     ]  # fmt: skip
-    print_table(f"objects found by {model}", ("image", "object", "x, y, width, height", "area", "score"), rows)
-    empty = sum(not entry["segments"] for entry in results)
-    print(f"{len(rows)} objects in {len(results)} images{f', none in {empty}' if empty else ''}; pictures in {folder}")
+    columns = ("image", "layer", "region", "x, y, width, height", "area", "border", "cut quality")
+    print_table(f"regions found by {model}", columns, rows)
+    empty = sum(not any(one["segments"] for one in entry["layers"]) for entry in results)
+    print(f"{len(rows)} regions in {len(results)} images{f', none in {empty}' if empty else ''}; pictures in {folder}")
+    print_indented(ABOUT_REGIONS, "", "")
 
 
-def _save_segments(folder: Path, name: str, image: Image, segments: Sequence[Segment]) -> dict[str, Any]:
-    """Write the overlay and the masks of one image, and return their paths."""
+def _save_segments(folder: Path, name: str, image: Image, segments: Sequence[Segment], layer: int) -> dict[str, Any]:
+    """Write the overlay and the masks of one image and layer, and return their paths."""
     from PIL import Image as PillowImage
 
     from ..inspection import overlay
 
-    pictures = {f"{name}-overlay.png": overlay(image, segments)}
+    stem = f"{name}-layer{layer + 1}"
+    pictures = {f"{stem}-overlay.png": overlay(image, segments)}
     for number, part in enumerate(segments, 1):
-        pictures[f"{name}-mask{number}.png"] = PillowImage.fromarray(part.mask)
+        pictures[f"{stem}-mask{number}.png"] = PillowImage.fromarray(part.mask)
     write_pictures(folder, pictures)
     entries = [
-        {"box": list(part.box), "score": part.score, "area": int(part.mask.sum()), "mask": str(folder / file)}
+        {
+            "box": list(part.box),
+            "area": float(part.mask.mean()),
+            "border": part.border,
+            "cut_quality": part.cut_quality,
+            "mask": str(folder / file),
+        }
         for part, file in zip(segments, list(pictures)[1:], strict=True)
     ]
-    return {"overlay": str(folder / f"{name}-overlay.png"), "segments": entries}
+    return {"layer": layer + 1, "overlay": str(folder / f"{stem}-overlay.png"), "segments": entries}
 
 
 def _read(run: Run, images: Sequence[Path]) -> Iterator[tuple[str, Image, dict[str, Any]]]:
@@ -276,18 +301,21 @@ def write_pictures(folder: Path, pictures: Mapping[str, Image]) -> None:
 def reconstruct(
     run: RunArgument,
     images: Annotated[
-        list[Path] | None, Argument(help="Image files. Default: the first images of the test split.")
+        list[Path] | None, Argument(help="Image files. Default: test images, balanced over classes.")
     ] = None,
     count: Annotated[int, Option(min=1, help="Number of test images, if no files are given.")] = 8,
     seed: Annotated[int, Option(min=0, help="Seed of the masks.")] = 0,
     checkpoint: CheckpointOption = "last",
-    output: Annotated[Path | None, Option(help="Picture to write. Default: RUN/reconstruction.png.")] = None,
+    output: Annotated[
+        Path | None,
+        Option(help="Picture to write. Default: RUN/reconstruction.png, or with the name of the first image."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Draw original, masked and reconstructed images side by side, and print the loss of each."""
     opened = open_run(run)
-    result = opened.reconstruct(images, count=count, seed=seed, checkpoint=parse_checkpoint(checkpoint))
-    picture = result.save(output or opened.output_folder("reconstruction.png"))
+    result = opened.reconstruct(images, count=count, seed=seed, checkpoint=checkpoint)
+    picture = result.save(output or opened.output_folder("reconstruction.png", images[0].stem if images else None))
     losses = list(zip(result.names, result.losses, strict=True))
     if as_json:
         entries = [{"image": name, "loss": loss} for name, loss in losses]

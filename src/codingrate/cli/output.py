@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from ..runs.folder import Checkpoint
 
 
-def parse_checkpoint(text: str) -> Checkpoint:
+def _checkpoint(text: str) -> Checkpoint:
     """Parse `last`, `best` or the number of a training step."""
     if text in ("last", "best"):
         return text  # type: ignore[return-value]
@@ -33,10 +35,25 @@ ModelArgument = Annotated[
     str, Argument(metavar="MODEL", help="Run folder, folder of a saved model, checkpoint file, or model name.")
 ]
 CheckpointOption = Annotated[
-    str, Option(metavar="last|best|STEP", help="Model of the run: last, best, or that of a training step.")
+    Any,
+    Option(
+        parser=_checkpoint,
+        metavar="last|best|STEP",
+        help="Model of the run: last, best, or that of a training step.",
+    ),
 ]
 DataOption = Annotated[
     str | None, Option(help="Dataset: a built-in name, a local path or a hub id. Default: the run's.")
+]
+LayerOption = Annotated[
+    list[str] | None,
+    Option(
+        "--layer",
+        metavar="N|all",
+        help="Layer, numbered from 1, or from the end if negative; can be repeated, or all. "
+        "Default: inspect: all; otherwise -2 (CRATE), -1 (ViT).",
+        show_default=False,
+    ),
 ]
 PathOption = Annotated[str | None, Option(help="Local folder of the dataset that --data names.")]
 
@@ -46,6 +63,13 @@ def open_run(source: str) -> Run:
     from ..runs import Run
 
     return Run(source, progress=progress)
+
+
+def layer_option(run: Run, checkpoint: Checkpoint, layers: Sequence[str] | None) -> list[int] | None:
+    """Return the indices of the layers that --layer numbers from 1; None if it was not given."""
+    from ..inspection import layer_numbers
+
+    return None if not layers else layer_numbers(layers, run.loaded(checkpoint).config.num_hidden_layers)
 
 
 def print_json(value: Any) -> None:
@@ -60,12 +84,20 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table, short = Table(), all(len(row[0]) <= 30 for row in rows)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
+        wraps = index == 0 and not short
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=not wraps, overflow="fold")
     for row in rows:
         table.add_row(*row)
+    print(title)
     Console().print(table)
+
+
+def print_indented(text: str, first: str = "    ", rest: str = "    ") -> None:
+    """Print a text as a paragraph that fits the terminal."""
+    width = min(shutil.get_terminal_size().columns, 100)
+    print(textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest))
 
 
 def print_note(text: str) -> None:
@@ -79,7 +111,7 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(description, total=total or None)
         yield lambda amount=1: bar.advance(task, amount)
 

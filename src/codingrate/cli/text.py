@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from ..errors import CrateError
 from .output import (
     CheckpointOption,
     Json,
     RunArgument,
     open_run,
-    parse_checkpoint,
     print_json,
     print_table,
 )
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 def generate(
     run: RunArgument,
     prompt: Annotated[str, Argument(help="Text to continue.")],
-    tokens: Annotated[
-        int | None, Option(min=1, help="Largest number of new tokens. Default: 200, or as many as fit.")
+    tokens: Annotated[int, Option(min=1, help="Largest number of new tokens.")] = 200,
+    samples: Annotated[int, Option(min=1, help="Number of continuations, with seeds from --seed on.")] = 1,
+    stop: Annotated[
+        list[str] | None, Option(help="Text that ends the continuation, such as '\\n\\n'; can be repeated.")
     ] = None,
     temperature: Annotated[float | None, Option(help="Temperature of sampling. Default: 0.8.")] = None,
     top_k: Annotated[
@@ -35,41 +37,58 @@ def generate(
     top_p: Annotated[
         float | None, Option(help="Sample from the most probable tokens with this total probability.")
     ] = None,
+    repetition_penalty: Annotated[
+        float | None, Option(help="Factor above 1 that makes tokens of the text so far less probable.")
+    ] = None,
     greedy: Annotated[bool, Option("--greedy", help="Always take the most probable token.")] = False,
     beams: Annotated[int | None, Option(min=2, help="Number of beams for beam search.")] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the sampling.")] = 0,
     checkpoint: CheckpointOption = "last",
     as_json: Json = False,
 ) -> None:
-    """Continue a prompt with a causal language model: by sampling, greedily, or by beam search."""
+    """Continue a prompt with a causal language model: by sampling, greedily, or by beam search.
+
+    Text longer than the context of the model slides through it.
+    """
     from ..tasks import sampling_settings
 
-    settings = sampling_settings(temperature, top_k, top_p, greedy, beams)
+    settings = sampling_settings(temperature, top_k, top_p, greedy, beams, repetition_penalty)
+    if samples > 1 and (greedy or beams):
+        raise CrateError("--samples needs sampling: every greedy continuation is the same; leave out one of them")
     opened = open_run(run)
-    stream = not as_json and not beams
-    streamer: Any = None
-    if stream:
-        from transformers import TextStreamer
-
-        class Stream(TextStreamer):
-            """Prints the prompt when generation starts, so that a refused call prints nothing."""
-
-            def put(self, value: Any) -> None:
-                if self.next_tokens_are_prompt:
-                    print(prompt, end="", flush=True)
-                super().put(value)
-
-        streamer = Stream(opened.processor, skip_prompt=True, skip_special_tokens=True)
-    result = opened.generate(
-        prompt, checkpoint=parse_checkpoint(checkpoint), tokens=tokens, seed=seed, streamer=streamer, **settings
-    )
+    ends = [text.replace("\\n", "\n").replace("\\t", "\t") for text in stop or ()]
+    streamer = None if as_json or beams or ends else _prompt_streamer(opened.processor, prompt)
+    options: dict[str, Any] = {"tokens": tokens, "stop": ends, "streamer": streamer, "checkpoint": checkpoint}
+    results = []
+    for number in range(samples):
+        if number and not as_json:
+            print("\n---")
+        results.append(opened.generate(prompt, seed=seed + number, **options, **settings))
+        if not as_json and streamer is None:
+            print(prompt + results[-1].text)
     if as_json:
-        about = {"run": run, "checkpoint": checkpoint, "prompt": prompt, "text": result.text, "tokens": result.tokens}
-        print_json({**about, **result.settings, "seed": seed, "seconds": result.seconds})
+        entries = [
+            {"text": result.text, "tokens": result.tokens, "seed": seed + number, "seconds": result.seconds}
+            for number, result in enumerate(results)
+        ]
+        about = {"run": run, "checkpoint": checkpoint, "prompt": prompt, **entries[0], **results[0].settings}
+        print_json({**about, "stop": ends, "samples": entries})
         return
-    if not stream:
-        print(prompt + result.text)
-    print(f"{result.tokens} tokens, {result.tokens / result.seconds:.0f} per second", file=sys.stderr)
+    count, seconds = sum(result.tokens for result in results), sum(result.seconds for result in results)
+    print(f"{count} tokens, {count / seconds:.0f} per second", file=sys.stderr)
+
+
+def _prompt_streamer(tokenizer: Any, prompt: str) -> Any:
+    """Return a streamer that prints the prompt when generation starts, so that a refused call prints nothing."""
+    from transformers import TextStreamer
+
+    class Stream(TextStreamer):
+        def put(self, value: Any) -> None:
+            if self.next_tokens_are_prompt:
+                print(prompt, end="", flush=True)
+            super().put(value)
+
+    return Stream(tokenizer, skip_prompt=True, skip_special_tokens=True)
 
 
 def fill(
@@ -80,7 +99,7 @@ def fill(
     as_json: Json = False,
 ) -> None:
     """Show the most probable tokens for each mask of a text."""
-    candidates = open_run(run).fill(text, top, checkpoint=parse_checkpoint(checkpoint))
+    candidates = open_run(run).fill(text, top, checkpoint=checkpoint)
     if as_json:
         print_json({"run": run, "checkpoint": checkpoint, "text": text, "masks": candidates})
         return
@@ -99,7 +118,10 @@ def perplexity(
     separate: Annotated[
         str | None, Option(help="Documents of --data: document, line or paragraph. Default: document.")
     ] = None,
-    split: Annotated[str, Option(help="Split: train, validation or test.")] = "validation",
+    split: Annotated[
+        str | None,
+        Option(help="Split: train, validation, test or all. Default: validation; all of other data without splits."),
+    ] = None,
     stride: Annotated[
         int | None, Option(min=1, help="Tokens between the starts of two windows. Default: half a block.")
     ] = None,
@@ -120,17 +142,18 @@ def perplexity(
     opened = open_run(run)
     reading: dict[str, Any] = {"split": split, "text_column": text_column, "separate": separate, "limit": limit}
     windows: dict[str, Any] = {"block": block, "stride": stride, "sampled": sampled, "batch_size": batch_size}
-    report = opened.perplexity(data, **reading, **windows, checkpoint=parse_checkpoint(checkpoint))
+    report = opened.perplexity(data, **reading, **windows, checkpoint=checkpoint)
     rows: dict[str, dict[str, Any]] = {"model": report.to_dict()}
     if baseline:
         rows[f"{order}-gram"] = opened.ngram(data, order=order, **reading)
-    about = {"run": run, "checkpoint": checkpoint, "data": data or opened.task.recipe.data.name, "split": split}
+    about = {"run": run, "checkpoint": checkpoint, "data": data or opened.task.recipe.data.name}
     if as_json:
         print_json({**about, **rows["model"], **({"baseline": rows[f"{order}-gram"]} if baseline else {})})
         return
     keys = ("cross_entropy", "perplexity", "bits_per_byte")
     shown = [(name, *(f"{row[key]:.4f}" for key in keys), f"{row['seconds']:.1f} s") for name, row in rows.items()]
-    title = f"{run}, checkpoint {checkpoint}, {split} split of {about['data']}"
+    part = "all" if report.split == "all" else f"{report.split} split"
+    title = f"{run}, checkpoint {checkpoint}, {part} of {about['data']}"
     print_table(title, ("", "nats per token", "perplexity", "bits per byte", "time"), shown)
     drawn = f"stride {report.stride}" if report.error is None else f"drawn at random, ± {report.error:.4f}"
     print(f"{report.tokens:,} tokens predicted, windows of {report.block}, {drawn}")
@@ -153,7 +176,7 @@ def lambada(
         text_column=text_column,
         generated=generated,
         batch_size=batch_size,
-        checkpoint=parse_checkpoint(checkpoint),
+        checkpoint=checkpoint,
     )
     if as_json:
         print_json({"run": run, "checkpoint": checkpoint, "data": str(passages), **report.to_dict()})
@@ -186,7 +209,7 @@ def glue(
         tasks=None if tasks is None else [task.strip().lower() for task in tasks.split(",") if task.strip()],
         after_mnli=after_mnli,
         output=output,
-        checkpoint=parse_checkpoint(checkpoint),
+        checkpoint=checkpoint,
         quiet=as_json,
     )
     if as_json:

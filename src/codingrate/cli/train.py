@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -16,7 +16,7 @@ from .output import (
     PathOption,
     RunArgument,
     open_run,
-    parse_checkpoint,
+    print_indented,
     print_json,
     print_note,
     print_table,
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 Overrides = Annotated[
     list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Overrides of the recipe: optimizer.lr=0.001.")
 ]
-Resume = Annotated[bool, Option("--resume", help="Continue the run in --output from its last checkpoint.")]
+Resume = Annotated[bool, Option("--resume", help="Continue the run from its last checkpoint.")]
 
 
 def train(
-    recipe: Annotated[str, Argument(help="Name of a shipped recipe (see crate recipes), or a YAML file.")],
+    recipe: Annotated[
+        str, Argument(help="Name of a shipped recipe (see crate recipes), a YAML file, or with --resume a run folder.")
+    ],
     overrides: Overrides = None,
     data: Annotated[str | None, Option(help="Dataset: a built-in name, a local path or a hub id.")] = None,
     output: Annotated[Path | None, Option(help="Run folder. Default: runs/RECIPE.")] = None,
@@ -42,13 +44,27 @@ def train(
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
-    """Train a model by a recipe, in one process or in those that torchrun or accelerate launch start."""
-    from .._distributed import leave_process_group
-    from ..runs import train as train_run
+    """Train a model by a recipe, in one process or in those that torchrun or accelerate launch start.
+
+    Ctrl-C saves a checkpoint; crate train --resume RUN continues from it.
+    """
+    from ..recipes import load_recipe
 
     changes = [*(overrides or []), *([f"data.name={json.dumps(data)}"] if data is not None else [])]
-    run = train_run(recipe, output, overrides=changes, variant=variant, resume=resume, quiet=as_json)
-    if int(os.environ.get("RANK", "0")) == 0:
+    if not resume:
+        load_recipe(recipe, changes, variant)  # refuses a mistake before torch is imported, which takes seconds
+
+    from .._distributed import first_process, leave_process_group
+    from ..runs import TrainingStopped
+    from ..runs import train as train_run
+
+    try:
+        run = train_run(recipe, output, overrides=changes, variant=variant, resume=resume, quiet=as_json)
+    except TrainingStopped as stopped:
+        if first_process():
+            print(f"crate: {stopped}", file=sys.stderr)
+        raise SystemExit(128 + stopped.signal) from None
+    if first_process():
         _show(run, as_json)
     leave_process_group()
 
@@ -69,7 +85,7 @@ def finetune(
         overrides or [],
         data=data,
         path=path,
-        checkpoint=parse_checkpoint(checkpoint),
+        checkpoint=checkpoint,
         resume=resume,
         quiet=as_json,
     )
@@ -85,23 +101,63 @@ def _show(run: Run, as_json: bool) -> None:
 
 
 def recipes(
-    name: Annotated[str | None, Argument(help="Recipe to show. Default: list all recipes.")] = None,
+    name: Annotated[str | None, Argument(help="Recipe to print as it is in its file. Default: list all.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the recipes, or show one."""
+    """List the recipes with their results, those for a laptop first; see also crate recipe."""
     from ..recipes import load_recipe, recipe_header, recipe_names, recipe_path
 
     if name is not None and as_json:
         print_json(load_recipe(name).to_dict())
     elif name is not None:
         print(recipe_path(name).read_text(encoding="utf-8"), end="")
+    elif as_json:
+        print_json([{"name": recipe, **recipe_header(recipe)} for recipe in recipe_names()])
     else:
         headers = {recipe: recipe_header(recipe) for recipe in recipe_names()}
-        if as_json:
-            print_json([{"name": recipe, **header} for recipe, header in headers.items()])
-        else:
-            rows = [(recipe, header["what"], header["time"]) for recipe, header in headers.items()]
-            print_table("Recipes", ("name", "what", "time"), rows)
+        for title, laptop in (("Recipes for a laptop", True), ("Recipes of the paper, for GPUs", False)):
+            print(f"{title}\n")
+            for recipe, header in headers.items():
+                if header["paper"].startswith("none") is laptop:
+                    print(recipe)
+                    print_indented(f"{header['what']}.")
+                    print_indented(f"Result: {header['metric']}.")
+                    print_indented(f"Time: {header['time']}.")
+                    print()
+        print("Show all keys of a recipe: crate recipe NAME")
+
+
+def recipe(
+    name: Annotated[str, Argument(help="Name of a shipped recipe (see crate recipes), or a YAML file.")],
+    overrides: Overrides = None,
+    variant: Annotated[str | None, Option(help="Variant of the recipe.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show every key of a recipe: its value, its default if that differs, and what it means."""
+    from ..recipes import load_recipe, recipe_header, recipe_keys
+
+    values = load_recipe(name, overrides or [], variant).to_dict()
+    keys = recipe_keys()
+    if as_json:
+        print_json(
+            {key: {"value": _value(values, key), "default": keys[key][0], "meaning": keys[key][1]} for key in keys}
+        )
+        return
+    for title, text in recipe_header(name).items():
+        if text:
+            print_indented(f"{title}: {text}", "", "  ")
+    for key, (default, meaning) in keys.items():
+        value = _value(values, key)
+        default = list(default) if isinstance(default, tuple) else default
+        changed = "" if value == default else f"  (default: {json.dumps(default)})"
+        print(f"\n{key}: {json.dumps(value, ensure_ascii=False)}{changed}")
+        print_indented(meaning)
+
+
+def _value(values: dict[str, Any], key: str) -> Any:
+    for part in key.split("."):
+        values = values[part]
+    return values
 
 
 def models(

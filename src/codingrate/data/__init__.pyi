@@ -1,27 +1,31 @@
 from .augment import Augment, Views, view_augments
 from .blocks import Blocks, Masking, RandomBlocks, mask_own_tokens, mask_tokens
 from .catalog import GLUE, GlueTask, dataset_names, text_names
+from .classes import ClassMap, balanced_indices, match_classes
 from .columns import stratified_split
-from .documents import Documents, TextDocuments
 from .image_files import CorruptImages, UnreadableImageError, decode_image, read_image, read_picture
-from .images import ImageData, load_images, sample_photographs
-from .loading import EvaluationBatches, ImageDataset, ImageExample, ImageStream, collate, torch_dataset
+from .images import EvaluationBatches, ImageData, ImageDataset, ImageExample, ImageStream, collate
+
+# isort: split
+from .images import load_images, sample_photographs, torch_dataset
 from .objects import BACKGROUND, VOID, CocoData, CocoImage, CocoObject, VocImage, load_coco, load_voc
-from .packing import TokenFile, pack_text, read_tokens, token_cache
 from .sentences import SentenceData, SentenceDataset, SentenceExample, load_sentences, sentence_collator
 from .sources import Splits, open_splits
-from .text import TextData, load_text
-from .tokenizers import byte_characters, check_tokenizer, id_count, load_tokenizer
+from .text import Documents, TextData, TextDocuments, load_text
+from .tokens import TokenFile, byte_characters, check_tokenizer, id_count, load_tokenizer
+
+# isort: split
+from .tokens import pack_text, read_tokens, token_cache
 from .transforms import BatchAugment, ViewAugment, crop_for_evaluation, unnormalize
 
 __all__ = [
-    "BACKGROUND", "GLUE", "VOID", "Augment", "BatchAugment", "Blocks", "CocoData", "CocoImage", "CocoObject",
-    "CorruptImages", "Documents", "EvaluationBatches", "GlueTask", "ImageData", "ImageDataset", "ImageExample",
-    "ImageStream", "Masking", "RandomBlocks", "SentenceData", "SentenceDataset", "SentenceExample", "Splits",
-    "TextData", "TextDocuments", "TokenFile", "UnreadableImageError", "ViewAugment", "Views", "VocImage",
-    "byte_characters", "check_tokenizer", "collate", "crop_for_evaluation", "dataset_names", "decode_image", "id_count",
-    "load_coco", "load_images", "load_sentences", "load_text", "load_tokenizer", "load_voc", "mask_own_tokens",
-    "mask_tokens", "open_splits", "pack_text", "read_image", "read_picture", "read_tokens", "sample_photographs",
-    "sentence_collator", "stratified_split", "text_names", "token_cache", "torch_dataset", "unnormalize",
-    "view_augments",
+    "BACKGROUND", "GLUE", "VOID", "Augment", "BatchAugment", "Blocks", "ClassMap", "CocoData", "CocoImage",
+    "CocoObject", "CorruptImages", "Documents", "EvaluationBatches", "GlueTask", "ImageData", "ImageDataset",
+    "ImageExample", "ImageStream", "Masking", "RandomBlocks", "SentenceData", "SentenceDataset", "SentenceExample",
+    "Splits", "TextData", "TextDocuments", "TokenFile", "UnreadableImageError", "ViewAugment", "Views", "VocImage",
+    "balanced_indices", "byte_characters", "check_tokenizer", "collate", "crop_for_evaluation", "dataset_names",
+    "decode_image", "id_count", "load_coco", "load_images", "load_sentences", "load_text", "load_tokenizer", "load_voc",
+    "mask_own_tokens", "mask_tokens", "match_classes", "open_splits", "pack_text", "read_image", "read_picture",
+    "read_tokens", "sample_photographs", "sentence_collator", "stratified_split", "text_names", "token_cache",
+    "torch_dataset", "unnormalize", "view_augments",
 ]  # fmt: skip

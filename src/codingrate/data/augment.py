@@ -30,7 +30,7 @@ PerView = tuple[Probability, Probability, Probability]
 
 
 @one_line_errors("augment")
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", use_attribute_docstrings=True))
 class Augment:
     """Cropping, done per image by the loader's workers, and augmentation, done per batch on the device."""
 
@@ -102,7 +102,7 @@ class Augment:
 
 
 @one_line_errors("views")
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", use_attribute_docstrings=True))
 class Views:
     """Crops of one image that student and teacher compare: two global views and several local ones (DINO).
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..errors import CrateError
-from .packing import TokenFile
-from .tokenizers import id_count
+from .tokens import TokenFile, id_count
+from .transforms import EpochGenerators
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -23,8 +23,11 @@ IGNORED = -100
 """Label of a position that does not count in the loss."""
 
 
-class _TokenBlocks(Dataset[dict[str, Tensor]]):
-    """Base of both datasets; each process opens the file itself, so that workers receive its path only."""
+class Blocks(Dataset[dict[str, Tensor]]):
+    """Consecutive blocks, without the remainder at the end. The model shifts the labels by one itself.
+
+    Each process opens the file itself, so that workers receive its path only.
+    """
 
     spare = 0  # tokens that the file needs besides one block
 
@@ -46,10 +49,6 @@ class _TokenBlocks(Dataset[dict[str, Tensor]]):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ids": None}
 
-
-class Blocks(_TokenBlocks):
-    """Consecutive blocks, without the remainder at the end. The model shifts the labels by one itself."""
-
     def __len__(self) -> int:
         return len(self.tokens) // self.block
 
@@ -57,7 +56,7 @@ class Blocks(_TokenBlocks):
         return self.read(range(len(self))[index] * self.block)
 
 
-class RandomBlocks(_TokenBlocks):
+class RandomBlocks(Blocks, EpochGenerators):
     """Blocks that start at uniform positions in [0, count − block), as in nanoGPT; an epoch has `length` of them.
 
     Block i of epoch e depends on (seed, e, i) only, so that neither workers nor resuming change it.
@@ -66,24 +65,17 @@ class RandomBlocks(_TokenBlocks):
     spare = 1
 
     def __init__(self, tokens: TokenFile, block: int, *, seed: int = 0, length: int | None = None) -> None:
-        super().__init__(tokens, block)
-        if seed < 0:
-            raise CrateError(f"`seed` must not be negative (got {seed})")
+        Blocks.__init__(self, tokens, block)
+        EpochGenerators.__init__(self, seed)
         if length is not None and length < 1:
             raise CrateError(f"`length` must be at least 1 (got {length})")
-        self.seed = seed
         self.length = length or max(len(tokens) // block, 1)
-        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # seen by workers that outlive an epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which changes the positions; call it before the loader is iterated."""
-        self.epoch.fill_(epoch)
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        generator = np.random.default_rng((self.seed, int(self.epoch), range(self.length)[index]))
+        generator = self.generator(range(self.length)[index])
         return self.read(int(generator.integers(len(self.tokens) - self.block)))
 
 

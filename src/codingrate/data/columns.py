@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CrateError
+from .classes import list_names
 
 _LABEL_NAMES = ("label", "labels", "fine_label", "cls", "class", "target", "score", "similarity")
 _USUAL = {
@@ -25,11 +28,7 @@ Indices = NDArray[np.int64]
 
 
 def find_column(
-    kind: Literal["image", "label"],
-    source: str,
-    features: Mapping[str, Any],
-    wanted: str | None,
-    hint: str | None = None,
+    kind: str, source: str, features: Mapping[str, Any], wanted: str | None, hint: str | None = None
 ) -> str:
     """Return the image or label column: `wanted`, else the known dataset's `hint`, else one by type, else by name."""
     import datasets
@@ -39,7 +38,7 @@ def find_column(
     chosen = next((name for name in ((wanted,) if wanted else (hint, *typed, *usual)) if name in features), None)
     if chosen is None:
         missing = f"{kind} column {wanted!r}" if wanted else f"{kind} column"
-        raise CrateError(f"{source} has no {missing}; set {kind}_column to one of: {', '.join(features)}")
+        raise CrateError(f"{source} has no {missing}; set data.{kind}_column to one of: {', '.join(features)}")
     return chosen
 
 
@@ -56,11 +55,11 @@ def find_text_column(source: str, dataset: Any, wanted: str | None) -> str:
     """Return the column with running text: `wanted`, else one with a usual name, else the only one with strings."""
     columns, strings = _text_columns(dataset)
     if wanted is not None:
-        return _check_text(source, "text_column", wanted, columns, strings)
+        return _check_text(source, "text.text_column", wanted, columns, strings)
     usual = [name for name in _TEXT_NAMES if name in strings] or strings
     if len(strings) != 1 and usual is strings:
         problem = "several columns with text" if strings else "no column with text"
-        raise CrateError(f"{source} has {problem}; set text_column to one of: {', '.join(columns)}")
+        raise CrateError(f"{source} has {problem}; set text.text_column to one of: {', '.join(strings or columns)}")
     return usual[0]
 
 
@@ -70,31 +69,35 @@ def find_sentence_columns(
     """Return one or two columns: `wanted`, else the task's `hint`, else by usual names, else the only one with text."""
     columns, strings = _text_columns(dataset)
     if wanted is not None and len(wanted) > 2:
-        raise CrateError(f"`columns` takes one or two names (got {len(wanted)}: {', '.join(wanted)})")
+        raise CrateError(f"text.columns takes one or two names (got {len(wanted)}: {', '.join(wanted)})")
     free = [name for name in strings if name not in _LABEL_NAMES]
     usual = (names for names in _SENTENCE_NAMES if {*names} <= {*free})
     chosen = wanted or hint or next(usual, free if len(free) == 1 else None)
     if chosen is None:
-        advice = f"set columns to one or two of: {', '.join(columns)}"
+        if not strings:
+            raise CrateError(f"{source} has no column with text; its columns are {', '.join(columns)}")
+        advice = f"set text.columns to one or two of: {', '.join(free or strings)}"
         raise CrateError(f"cannot tell which columns of {source} have the text; {advice}")
-    return tuple(_check_text(source, "columns", name, columns, strings) for name in chosen)
+    return tuple(_check_text(source, "text.columns", name, columns, strings) for name in chosen)
 
 
 def _check_text(source: str, option: str, name: str, columns: Sequence[str], strings: Sequence[str]) -> str:
     """Return the name of a column if it exists and holds text."""
     if name not in columns:
-        raise CrateError(f"{source} has no column {name!r} ({option}); its columns are {', '.join(columns)}")
+        raise CrateError(f"{source} has no column {name!r}; set {option} to one of: {', '.join(strings or columns)}")
     if name not in strings:
-        texts = f"columns with text are {', '.join(strings)}" if strings else "no other column does either"
+        texts = f"set {option} to one of: {', '.join(strings)}" if strings else "no other column does either"
         raise CrateError(f"column {name!r} of {source} does not hold text; {texts}")
     return name
 
 
 def check_texts(source: str, dataset: Any, columns: Sequence[str], label: str) -> None:
     """Refuse a dataset without rows, without one of the columns, or with a row without text."""
-    for name in (*columns, label):
-        if name not in dataset.features:
-            raise CrateError(f"{source} has no column {name!r}; its columns are {', '.join(dataset.features)}")
+    for key, names in (("text.columns", columns), ("data.label_column", (label,))):
+        for name in names:
+            if name not in dataset.features:
+                known = ", ".join(dataset.features)
+                raise CrateError(f"{source} has no column {name!r}; set {key} to one that every split has, of: {known}")
     if len(dataset) == 0:
         raise CrateError(f"{source} has no rows")
     for name in columns:
@@ -123,6 +126,12 @@ def label_names(dataset: Any, column: str) -> tuple[str, ...] | None:
     return tuple(feature.names) if isinstance(feature, datasets.ClassLabel) and feature.names else None
 
 
+def common_names(splits: Mapping[str, Any], column: str, whole: bool = False) -> tuple[str, ...] | None:
+    """Return the class names that the training split carries, or all splits of a `whole` dataset for evaluation."""
+    carried = [label_names(part, column) for part in (splits.values() if whole else [splits["train"]])]
+    return None if None in carried else tuple(dict.fromkeys(name for names in carried for name in names or ()))
+
+
 def _arrow(dataset: Any, column: str) -> Any:
     return dataset.select_columns([column]).with_format("arrow")[:][column]
 
@@ -146,62 +155,92 @@ def _label_values(source: str, dataset: Any, column: str) -> NDArray[Any]:
     raise CrateError(f"{source} has labels of type {values.type} in column {column!r}; use integers or strings")
 
 
-def _stream_values(source: str, stream: Any, column: str) -> list[Any]:
-    """Return the distinct labels of a stream."""
-    labels = {row[column] for row in stream.select_columns([column])}
-    if None in labels:
-        raise CrateError(f"{source} has rows without a label in column {column!r}")
-    return sorted(labels)
-
-
-def classes_of(source: str, values: Sequence[Any] | NDArray[Any]) -> tuple[tuple[str, ...], dict[Any, int]]:
-    """Return the classes of labels without names: their distinct values in order, and the index of each."""
-    distinct = np.unique(values).tolist()
+def _distinct_labels(source: str, dataset: Any, column: str, streaming: bool) -> list[Any]:
+    """Return the distinct labels of a dataset or stream in order."""
+    if streaming:
+        labels = {row[column] for row in dataset.select_columns([column])}
+        if None in labels:
+            raise CrateError(f"{source} has rows without a label in column {column!r}")
+        distinct = sorted(labels)
+    else:
+        distinct = np.unique(_label_values(source, dataset, column)).tolist()
     if distinct and not isinstance(distinct[0], str) and distinct[0] < 0:
         raise CrateError(f"{source} has label {distinct[0]}; labels must not be negative")
-    return tuple(map(str, distinct)), {value: index for index, value in enumerate(distinct)}
+    return distinct
 
 
-class LabelEncoder:
-    """Map labels to class indices by an `index`, or else by the names of known classes and their numbers."""
+def _class_index(label: Any, source: str, column: str, index: Mapping[Any, int], problem: str) -> int:
+    """Return the class index of a label; `problem` says what is wrong with a label that is not in the `index`."""
+    if label not in index:
+        raise CrateError(f"{source} has label {label!r} in column {column!r}, which {problem}")
+    return index[label]
 
-    def __init__(self, name: str, column: str, classes: tuple[str, ...], index: Mapping[Any, int] | None) -> None:
-        self.name, self.column = name, column
-        self.problem = f"is outside its {len(classes)} classes" if index is None else "does not occur in training"
-        by_name: dict[Any, int] = {label: number for number, label in enumerate(classes)}
-        self.index = by_name | {number: number for number in range(len(classes))} if index is None else index
 
-    def encode(self, label: Any, source: str) -> int:
-        """Return the class index of one label; `source` is named in errors."""
-        if label not in self.index:
-            raise CrateError(f"{source} has label {label!r} in column {self.column!r}, which {self.problem}")
-        return self.index[label]
+def _check_names(source: str, names: Sequence[str], classes: Sequence[str]) -> None:
+    """Refuse the name of a class that is not to be learned."""
+    for name in names:
+        if name not in classes:
+            raise CrateError(f"{source} has class {name!r}, but the training classes are {list_names(classes)}")
 
-    def __call__(self, row: Mapping[str, Any]) -> dict[str, int]:
-        """Encode the label of a stream's row."""
-        return {self.column: self.encode(row[self.column], self.name)}
+
+def _encode_row(
+    row: Mapping[str, Any], column: str, names: tuple[str, ...] | None, encode: Callable[[Any], int]
+) -> dict[str, int]:
+    return {column: encode(row[column] if names is None else names[row[column]])}
+
+
+def map_classes(dataset: Any, column: str, indices: Sequence[int], streaming: bool = False) -> Any:
+    """Return a dataset with other class indices: label i becomes `indices[i]`."""
+    import datasets
+
+    integer = datasets.Value("int64")
+    if streaming:
+        features = dataset.features and datasets.Features({**dataset.features, column: integer})
+        encode_row = partial(_encode_row, column=column, names=None, encode=indices.__getitem__)
+        return dataset.map(encode_row, features=features)
+    if len(dataset) == 0:  # columns cannot be added to no rows
+        return dataset
+    labels = np.asarray(indices, np.int64)[label_indices(dataset, column)]
+    return dataset.remove_columns([column]).add_column(column, labels, feature=integer)
 
 
 def encode_classes(
-    name: str, splits: Mapping[str, Any], column: str, classes: tuple[str, ...] | None, streaming: bool = False
+    name: str,
+    splits: Mapping[str, Any],
+    column: str,
+    classes: tuple[str, ...] | None,
+    streaming: bool = False,
+    whole: bool = False,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return splits with class indices as labels, and the class names; labels with names are matched by name.
 
-    Without known `classes` they are the distinct labels of the training split. Streams are encoded as they are read.
+    Without known `classes` they are the distinct labels of the training split. If the `whole` dataset is for
+    evaluation, they are those of all splits, and one class is enough. Streams are encoded as they are read.
     """
     import datasets
 
-    index, source = None, name if streaming else f"the train split of {name}"
     if classes is None:
-        labels_of = _stream_values if streaming else _label_values
-        classes, index = classes_of(source, labels_of(source, splits["train"], column))
-    if len(classes) < 2:
+        occurring: set[Any] = set()
+        for split, part in splits.items() if whole else [("train", splits["train"])]:
+            source = name if streaming else f"the {split} split of {name}"
+            occurring.update(label_names(part, column) or _distinct_labels(source, part, column, streaming))
+        found = sorted(occurring, key=lambda label: (isinstance(label, str), label))
+        classes, problem = tuple(map(str, found)), "does not occur in training"
+        index = {label: number for number, label in enumerate(found)}
+    else:
+        problem = f"is outside its {len(classes)} classes"
+        index = {label: number for number, label in enumerate(classes)} | {i: i for i in range(len(classes))}
+    if len(classes) < 2 and not whole:
         only = ", ".join(map(repr, classes))
         raise CrateError(f"{name} has one class only ({only}); classification needs two or more")
-    encoder, encoded = LabelEncoder(name, column, classes, index), {}
+    encode, encoded = partial(_class_index, column=column, index=index, problem=problem), {}
     if streaming:
-        has_names = label_names(splits["train"], column) is not None
-        return {split: stream if has_names else stream.map(encoder) for split, stream in splits.items()}, classes
+        for split, stream in splits.items():
+            names = label_names(stream, column)
+            _check_names(f"the {split} split of {name}", names or (), classes)
+            encode_row = partial(_encode_row, column=column, names=names, encode=partial(encode, source=name))
+            encoded[split] = stream if names == classes else stream.map(encode_row)
+        return encoded, classes
     for split, dataset in splits.items():
         source, names = f"the {split} split of {name}", label_names(dataset, column)
         distinct, inverse = np.unique(_label_values(source, dataset, column), return_inverse=True)
@@ -209,7 +248,8 @@ def encode_classes(
             problem = f"which is outside its {len(names)} classes"
             raise CrateError(f"{source} has label {distinct[-1]} in column {column!r}, {problem}")
         labels = distinct.tolist() if names is None else [names[value] for value in distinct]
-        indices = np.array([encoder.encode(label, source) for label in labels], np.int64)[inverse]
+        _check_names(source, labels if names else (), classes)
+        indices = np.array([encode(label, source) for label in labels], np.int64)[inverse]
         if names != classes:
             feature = datasets.ClassLabel(names=list(classes))
             dataset = dataset.remove_columns([column]).add_column(column, indices, feature=feature)
@@ -224,12 +264,10 @@ def encode_numbers(name: str, splits: Mapping[str, Any], column: str) -> dict[st
     encoded = {}
     for split, dataset in splits.items():
         labels = _arrow(dataset, column).to_pylist()
-        values = np.zeros(len(labels))
+        values = np.full(len(labels), np.nan)
         for row, label in enumerate(labels):
-            try:
+            with contextlib.suppress(TypeError, ValueError):
                 values[row] = float(label)
-            except (TypeError, ValueError):
-                values[row] = np.nan
             if not np.isfinite(values[row]):
                 problem = "no label" if label is None else f"label {label!r}, which is not a number,"
                 raise CrateError(f"the {split} split of {name} has {problem} in row {row} of column {column!r}")
@@ -257,6 +295,14 @@ def label_indices(dataset: Any, column: str) -> Indices:
     """Return a column of class indices; a column of numbers counts as one class."""
     labels = _arrow(dataset, column).to_numpy()
     return labels if labels.dtype.kind == "i" else np.zeros(len(labels), np.int64)
+
+
+def has_labels(dataset: Any, column: str) -> bool:
+    """Return whether a dataset has a label in every row; published test splits often have -1 instead."""
+    if column not in dataset.features:
+        return False
+    labels = _arrow(dataset, column)
+    return labels.null_count == 0 and not (labels.to_numpy() == -1).any()
 
 
 def hold_out(name: str, dataset: Any, column: str, share: float, seed: int) -> tuple[Any, Any]:

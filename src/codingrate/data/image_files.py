@@ -21,7 +21,7 @@ from .transforms import crop_for_evaluation
 LARGEST_SIDE = 4096
 """Longest side, in pixels, at which `read_picture` leaves an image as it is."""
 
-_MODES = {1: "L", 3: "RGB"}
+MODES = {1: "L", 3: "RGB"}
 
 
 class UnreadableImageError(Exception):
@@ -42,7 +42,7 @@ def decode_image(value: Any, channels: int = 3) -> Image.Image:
             image = _open(value)
             if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # exif_transpose always copies
                 image = ImageOps.exif_transpose(image)
-            return _convert(image, _MODES[channels])
+            return _convert(image, MODES[channels])
     except MemoryError:
         raise
     except Exception as error:  # PIL's readers raise many types on damaged files

@@ -1,22 +1,30 @@
-"""Labeled images by name, path or hub id, split and with known classes, but not yet decoded."""
+"""Labeled images by name, path or hub id, and their crops for torch's DataLoader: random access, streams, batches."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
-from PIL import Image
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from ..errors import CrateError
+from .._files import is_hub_id
+from ..errors import CrateError, unknown_name
+from .augment import Augment, Views, view_augments
 from .catalog import BUILT_IN_IMAGES, IMAGES
-from .columns import encode_classes, find_column, hold_out, label_indices, label_names, select_undecoded
-from .image_files import image_key
-from .sources import check_share, choose_splits, image_dataset, is_hub_id, open_splits
+from .classes import ClassMap, balanced_indices, match_classes
+from .columns import common_names, encode_classes, find_column, hold_out, label_indices, map_classes, select_undecoded
+from .image_files import MODES, CorruptImages, UnreadableImageError, decode_image, image_key, stack_images
+from .sources import check_share, choose_splits, image_dataset, open_splits
+from .transforms import BatchAugment, EpochGenerators, crop_for_evaluation, crop_for_training
 
 DIGITS_SEED, DIGITS_SHARE = 0, 0.2  # the built-in digits have one split, whatever the seed of the run
 PHOTOGRAPHS = ("temple", "flower")
@@ -37,6 +45,42 @@ class ImageData:
     label_column: str
     streaming: bool = False
     """Whether the splits are streams, without length and random access."""
+    validation: Any = None
+    """Validation split, if there is one besides the test split."""
+
+    @property
+    def splits(self) -> dict[str, Any]:
+        """The splits by name."""
+        others = {} if self.validation is None else {"validation": self.validation}
+        return {"train": self.train, "test": self.test, **others}
+
+    @property
+    def total(self) -> int | None:
+        """Number of images in all splits; None for streams."""
+        return None if self.streaming else sum(map(len, self.splits.values()))
+
+    def split(self, name: str) -> Any:
+        """Return a split by name; `all` stands for all of them, one after the other."""
+        import datasets
+
+        if name == "all":
+            parts = [*self.splits.values()] if self.streaming else [part for part in self.splits.values() if len(part)]
+            return datasets.concatenate_datasets(parts)
+        if name not in self.splits:
+            raise unknown_name("split", name, (*self.splits, "all"))
+        return self.splits[name]
+
+    def with_classes(self, split: str, model: Sequence[str], labels: ClassMap = None) -> ImageData:
+        """Return the images with the classes of a model in place of their own, matched by name; see `match_classes`.
+
+        Only the classes that occur in the `split` must have a match; labels of others are -1.
+        """
+        present = None if self.streaming else np.unique(label_indices(self.split(split), self.label_column))
+        indices = match_classes(self.name, self.classes, model, labels, present)
+        if indices == list(range(len(self.classes))):
+            return replace(self, classes=tuple(model))
+        encode = partial(map_classes, column=self.label_column, indices=indices, streaming=self.streaming)
+        return replace(self, classes=tuple(model), **{name: encode(part) for name, part in self.splits.items()})
 
 
 def load_images(
@@ -52,45 +96,54 @@ def load_images(
     """Open labeled images by a short name (`dataset_names()`), a local path or a hub id, looked up in this order.
 
     `path` is where the files of a known dataset are; its class names are kept without the hub. If there is a single
-    split, `test_share` of every class is held out by `split_seed`; a share of 1 makes every row a test row, to evaluate
-    a trained model. Streams are split by a hash of each image instead of by class.
+    split, `test_share` of every class is held out by `split_seed`. A share of 1 opens data to evaluate a trained model:
+    a single split is all test rows, one class is enough, and the columns need not be those that are given. Streams are
+    split by a hash of each image instead of by class.
     """
     check_share("test_share", test_share)
-    splits = open_splits(name, kind="images", path=path, streaming=streaming)
+    splits, whole = open_splits(name, kind="images", path=path, streaming=streaming), test_share == 1
     if name == BUILT_IN_IMAGES:
-        split_seed, test_share = DIGITS_SEED, (1 if test_share == 1 else DIGITS_SHARE)
-    parts, known = choose_splits(splits), IMAGES.get(name)
-    hints = (known.image_column, known.label_column) if known else (None, None)
+        split_seed, test_share = DIGITS_SEED, (1 if whole else DIGITS_SHARE)
+    parts, known = choose_splits(name, splits, whole), IMAGES.get(name)
+    hints: tuple[str | None, str | None] = (known.image_column, known.label_column) if known else (None, None)
+    if whole:
+        hints, image_column, label_column = (image_column or hints[0], label_column or hints[1]), None, None
     image, label = image_column or "", label_column or ""
     for split, part in parts.items():
-        source = name if split == "train" else f"the test split of {name}"
+        source = name if len(parts) == 1 else f"the {split} split of {name}"
         features = part.features or dict.fromkeys(next(iter(part), {}))  # a stream may not know its types
         image = find_column("image", source, features, image, hints[0])
         label = find_column("label", source, features, label, hints[1])
         parts[split] = select_undecoded(part, image, label)
-    classes = label_names(parts["train"], label) or (known.classes if known else None)
+    classes = common_names(parts, label, whole) or (known.classes if known else None)
     if streaming and classes is None and is_hub_id(name):
         raise CrateError(f"{name} has no class names, and its stream is too long to collect them; do not stream it")
-    parts, classes = encode_classes(name, parts, label, classes, streaming)
-    if not streaming:
+    parts, classes = encode_classes(name, parts, label, classes, streaming, whole)
+    if not streaming and not whole:
         _check_classes(name, parts, label, classes)
+    if "train" not in parts:
+        parts["train"] = parts["test"].take(0) if streaming else parts["test"].select([])
     if "test" not in parts and streaming:
         belongs = partial(_belongs, column=image, share=test_share, seed=split_seed)
         parts = {split: parts["train"].filter(partial(belongs, split=split)) for split in ("train", "test")}
     elif "test" not in parts:
         parts["train"], parts["test"] = hold_out(name, parts["train"], label, test_share, split_seed)
-    return ImageData(name, parts["train"], parts["test"], classes, image, label, streaming)
+    return ImageData(
+        name, parts["train"], parts["test"], classes, image, label, streaming, validation=parts.get("validation")
+    )
 
 
 def _check_classes(name: str, parts: Mapping[str, Any], label: str, classes: tuple[str, ...]) -> None:
-    """Refuse a training split with a single class, or one that lacks a class of the test split."""
+    """Refuse a training split with a single class, or one that lacks a class of another split."""
     labels = {split: np.unique(label_indices(part, label)) for split, part in parts.items()}
     if len(labels["train"]) < 2:
         only = classes[int(labels["train"][0])]
         raise CrateError(f"{name} has one class only ({only!r}); classification needs two or more")
-    unseen = np.setdiff1d(labels.get("test", labels["train"]), labels["train"])
-    if len(unseen):
-        raise CrateError(f"the test split of {name} has class {classes[int(unseen[0])]!r}, which has no training row")
+    for split, values in labels.items():
+        unseen = np.setdiff1d(values, labels["train"])
+        if len(unseen):
+            problem = f"class {classes[int(unseen[0])]!r}, which has no training row"
+            raise CrateError(f"the {split} split of {name} has {problem}")
 
 
 def _belongs(row: Mapping[str, Any], column: str, share: float, seed: int, split: str) -> bool:
@@ -117,7 +170,8 @@ def sample_photographs(side: int) -> ImageData:
 
 
 def _squares(photograph: Image.Image, side: int) -> list[Image.Image]:
-    whole, large = (_scaled(photograph, scale * side) for scale in (1, 2))
+    factor = side / min(photograph.size)
+    whole, large = (ImageOps.scale(photograph, scale * factor, Image.Resampling.LANCZOS) for scale in (1, 2))
     corners = [(whole, (whole.width - side) // 2, (whole.height - side) // 2)]
     for top in np.linspace(0, large.height - side, 3).round().astype(int).tolist():
         for left in np.linspace(0, large.width - side, 5).round().astype(int).tolist():
@@ -125,8 +179,199 @@ def _squares(photograph: Image.Image, side: int) -> list[Image.Image]:
     return [image.crop((left, top, left + side, top + side)) for image, left, top in corners]
 
 
-def _scaled(photograph: Image.Image, short: int) -> Image.Image:
-    """Return the photograph with a short side of `short` pixels."""
-    scale = short / min(photograph.size)
-    width, height = (max(round(length * scale), short) for length in photograph.size)
-    return photograph.resize((width, height), Image.Resampling.LANCZOS)
+class ImageExample(TypedDict, total=False):
+    """One image as the loader's workers return it, with either `image` or `views`."""
+
+    image: Tensor
+    """The only crop, uint8 (channels, side, side)."""
+    views: list[Tensor]
+    """Several crops, one tensor (views, channels, side, side) per size: the global views, then the local ones."""
+    label: int
+    corrupt: str | None
+    """Name of the image if it could not be read, in which case its pixels are black and its label is -1."""
+
+
+def collate(examples: Sequence[ImageExample]) -> dict[str, Any]:
+    """Stack the readable images of a batch.
+
+    Return `labels` (batch,), the names of the unreadable images as `corrupt`, and either `pixel_values`
+    (batch, channels, side, side) or, for several views, `views`: one tensor (views, batch, channels, side, side) per
+    size. The batch axis is empty if no image could be read.
+    """
+    readable = [example for example in examples if example["corrupt"] is None]
+    corrupt = [example["corrupt"] for example in examples if example["corrupt"]]
+    labels = torch.tensor([example["label"] for example in readable], dtype=torch.long)
+    shown = readable or examples[:1]  # an unreadable image still has the right shape
+    if "views" in examples[0]:
+        groups = zip(*(example["views"] for example in shown), strict=True)
+        views = [torch.stack(group, dim=1)[:, : len(readable)] for group in groups]
+        return {"views": views, "labels": labels, "corrupt": corrupt}
+    pixels = torch.stack([example["image"] for example in shown])[: len(readable)]
+    return {"pixel_values": pixels, "labels": labels, "corrupt": corrupt}
+
+
+class _CroppedImages(EpochGenerators):
+    """Decode images and cut their crops: one for evaluation or training, or several views for training."""
+
+    def __init__(
+        self,
+        data: ImageData,
+        augment: Augment,
+        *,
+        train: bool,
+        seed: int = 0,
+        views: Views | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle_buffer: int = 1000,
+    ) -> None:
+        super().__init__(seed)
+        self.dataset = data.train if train else data.test
+        if data.streaming and train and shuffle_buffer > 1:
+            self.dataset = self.dataset.shuffle(seed=seed, buffer_size=shuffle_buffer)
+        if data.streaming and world_size > 1:
+            from datasets.distributed import split_dataset_by_node
+
+            self.dataset = split_dataset_by_node(self.dataset, rank, world_size)
+        self.image_column, self.label_column, self.classes = data.image_column, data.label_column, len(data.classes)
+        self.train, self.single = train, views is None or not train
+        self.groups = [[augment]]
+        if views is not None and train:
+            first, second, local = view_augments(augment, views)
+            self.groups = [[first, second]] + ([[local] * views.local_count] if views.local_count else [])
+
+    def example(self, value: Any, label: int, key: int, name: str) -> ImageExample:
+        """Return the example of an image column's value.
+
+        The crops depend on the seed, the epoch and `key` only. `name` stands for an unreadable image without a path.
+        """
+        channels, corrupt = self.groups[0][0].channels, None
+        try:
+            image = decode_image(value, channels)
+        except UnreadableImageError:
+            path = value.get("path") if isinstance(value, dict) else None
+            image, label, corrupt = Image.new(MODES[channels], (1, 1)), -1, path or name
+        crop = partial(crop_for_training, generator=self.generator(key)) if self.train else crop_for_evaluation
+        crops = [stack_images([crop(image, augment) for augment in group]) for group in self.groups]
+        if self.single:
+            return {"image": crops[0][0], "label": label, "corrupt": corrupt}
+        return {"views": crops, "label": label, "corrupt": corrupt}
+
+
+class ImageDataset(_CroppedImages, Dataset[ImageExample]):
+    """Random access to the crops of the training or test images.
+
+    The crops of image i in epoch e depend on (seed, e, i) only. With `views`, training examples hold several crops.
+    """
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The class index of each image."""
+        return label_indices(self.dataset, self.label_column)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> ImageExample:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[ImageExample]:
+        """Return a batch of examples with a single look-up; the DataLoader calls this where it exists."""
+        indices = [range(len(self.dataset))[index] for index in indices]
+        columns = self.dataset[indices]
+        rows = zip(columns[self.image_column], columns[self.label_column], indices, strict=True)
+        return [self.example(image, label, index, f"row {index}") for image, label, index in rows]
+
+
+class ImageStream(_CroppedImages, IterableDataset[ImageExample]):
+    """The crops of a stream of images, divided among processes and workers so that each image is read once per epoch.
+
+    Crops depend on the image, not on the process that reads it. The order depends on the number of processes and
+    workers; in training it is shuffled within a buffer.
+    """
+
+    def set_epoch(self, epoch: int) -> None:
+        self.dataset.set_epoch(epoch)
+        super().set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[ImageExample]:
+        for index, row in enumerate(self.dataset):
+            image, label = row[self.image_column], row[self.label_column]
+            if label is None or not 0 <= label < self.classes:
+                raise CrateError(f"label {label} in column {self.label_column!r} is outside the {self.classes} classes")
+            yield self.example(image, int(label), image_key(image), f"row {index} of a stream")
+
+
+def torch_dataset(data: ImageData, augment: Augment, *, train: bool, **options: Any) -> ImageDataset | ImageStream:
+    """Return the training or test split of `data`, cropped for training or evaluation, for a DataLoader with `collate`.
+
+    The options are those of `ImageStream`: `seed`, `views` (training examples hold several crops each), `rank`,
+    `world_size` and `shuffle_buffer`. The last three are for streams; random access leaves them to the sampler.
+    """
+    return (ImageStream if data.streaming else ImageDataset)(data, augment, train=train, **options)
+
+
+@dataclass(eq=False, repr=False)
+class EvaluationBatches:
+    """Normalized evaluation crops of a split, batch by batch, without the images that cannot be read.
+
+    Iterating yields pixels (batch, channels, side, side) on `device`, in `dtype` if given, and labels (batch,) on the
+    CPU. It calls `progress` with the number of images of each batch and raises an error if more than `max_corrupt` of
+    the images are unreadable. Each iteration reads the images again. `limit` takes at most that many images of the
+    split, chosen and ordered by `balanced_indices`; of a stream, the first ones. The split `all` is all of them.
+    """
+
+    data: ImageData
+    augment: Augment
+    _: KW_ONLY
+    split: str = "test"
+    batch_size: int = 64
+    workers: int = 0
+    limit: int | None = None
+    device: torch.device | str = "cpu"
+    dtype: torch.dtype | None = None
+    progress: Callable[[int], None] | None = None
+    max_corrupt: float = 0.01
+    indices: list[int] | None = field(default=None, init=False)
+    """The rows of the split that are read; None for all of them, or for a stream."""
+    readable: list[bool] = field(default_factory=list, init=False)
+    """Whether each image could be read, in order; complete after an iteration."""
+    corrupt: tuple[str, ...] = field(default=(), init=False)
+    """Names of the images that could not be read; known after an iteration."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.workers < 0 or (self.limit is not None and self.limit < 1):
+            values = f"got {self.batch_size}, {self.limit} and {self.workers}"
+            raise CrateError(f"`batch_size` and `limit` must be positive and `workers` not negative ({values})")
+        self.dataset = self.data.split(self.split)
+        """The part of the split that is read."""
+        if self.limit is not None and self.data.streaming:
+            self.dataset = self.dataset.take(self.limit)
+        elif self.limit is not None:
+            self.indices = balanced_indices(label_indices(self.dataset, self.data.label_column), self.limit)
+            self.dataset = self.dataset.select(self.indices)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        dataset = torch_dataset(replace(self.data, test=self.dataset), self.augment, train=False)
+        device = torch.device(self.device)
+        options: dict[str, Any] = {"num_workers": self.workers, "pin_memory": device.type == "cuda"}
+        options["generator"] = torch.Generator()  # a loader would draw from the global one
+        normalize = BatchAugment(self.augment).eval().to(device)
+        corrupt = CorruptImages(self.max_corrupt)
+        self.readable, self.corrupt = [], ()
+        for batch, readable in DataLoader(dataset, self.batch_size, collate_fn=_collate_with_flags, **options):
+            corrupt.add(batch)
+            self.readable += readable
+            if any(readable):
+                pixels = normalize(batch["pixel_values"].to(device, non_blocking=True))
+                yield pixels if self.dtype is None else pixels.to(self.dtype), batch["labels"]
+            if self.progress is not None:
+                self.progress(len(readable))
+        if not self.readable:
+            where = f"the {self.split} split of {self.data.name}"
+            raise CrateError(f"{where} has no images; use the other split or another `test_share`")
+        self.corrupt = corrupt.finish()
+
+
+def _collate_with_flags(examples: Sequence[ImageExample]) -> tuple[dict[str, Any], list[bool]]:
+    return collate(examples), [example["corrupt"] is None for example in examples]

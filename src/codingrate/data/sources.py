@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import itertools
+import json
 import os
 import re
 import struct
@@ -17,11 +19,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .._files import is_hub_id
 from ..errors import CrateError, unknown_name
 from .catalog import BUILT_IN_IMAGES, HUB_DATASETS, HubDataset, dataset_names, text_names
-from .documents import TEXT_SUFFIXES, file_key
 
 Kind = Literal["images", "text", "sentences"]
+
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".markdown", ".rst", ".tex", ".tokens", ".raw")
 
 TABLES = {
     ".parquet": "parquet", ".arrow": "arrow", ".jsonl": "json", ".ndjson": "json", ".json": "json", ".csv": "csv",
@@ -84,23 +88,27 @@ def open_splits(name: str, *, kind: Kind, path: str | Path | None = None, stream
         return _open_local(local, kind, streaming)
     if is_hub_id(name):
         return _open_hub(name, HubDataset(name), streaming)
-    if "/" in name or "\\" in name or local.suffix or name.startswith("~"):
+    if "/" in name or "\\" in name or local.suffix or name.startswith((".", "~")):
         raise CrateError(f"no such file or folder: {local}")
     raise unknown_name("dataset", name, {"images": dataset_names(), "text": text_names()}.get(kind, [*known]))
 
 
-def is_hub_id(name: str) -> bool:
-    """Return whether a name can only be `owner/name` on the hub."""
-    is_file = Path(name).exists() or Path(name).suffix in (*TABLES, ".txt", ".md")
-    return bool(re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name)) and not is_file
+def choose_splits(name: str, splits: Mapping[str, Any], whole: bool = False) -> dict[str, Any]:
+    """Return the splits `train`, `test` and `validation`, as far as there are any.
 
-
-def choose_splits(splits: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the splits `train` and `test`, which may be called validation; a lone split is for training."""
-    if "train" not in splits:
-        return {"train": next(iter(splits.values()))}
-    held = [splits[split] for split in ("test", "validation") if split in splits]
-    return {"train": splits["train"], **({"test": held[0]} if held else {})}
+    If there is only a validation split, it is returned as `test`. A lone split under another name is for training, or
+    for testing if the `whole` dataset is for evaluation.
+    """
+    test, *rest = [splits[split] for split in ("test", "validation") if split in splits] or [None]
+    held = {"test": test, "validation": next(iter(rest), None)}
+    held = {split: part for split, part in held.items() if part is not None}
+    if "train" in splits:
+        return {"train": splits["train"], **held}
+    if whole and held:
+        return held
+    if held or len(splits) > 1:
+        raise CrateError(f"{name} has no training split, only {', '.join(splits)}; add one, or name a split train")
+    return {"test" if whole else "train": next(iter(splits.values()))}
 
 
 def check_share(name: str, share: float) -> None:
@@ -112,6 +120,23 @@ def check_share(name: str, share: float) -> None:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def file_key(paths: Iterable[Path]) -> str:
+    """Return a hash of the path, size and dates of files, which changes when one is edited or replaced."""
+    stats = []
+    for path in paths:
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise CrateError(f"cannot read {path}: {error.strerror or error}") from error
+        stats.append([str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns])
+    return hashed(stats)
+
+
+def hashed(*parts: Any) -> str:
+    """Return a hash of values that JSON can hold."""
+    return hashlib.sha256("".join(json.dumps(part) + "\n" for part in parts).encode()).hexdigest()
 
 
 def _open_hub(name: str, source: HubDataset, streaming: bool) -> Splits:
@@ -141,23 +166,19 @@ def _hub_version(source: HubDataset, split: str) -> str | None:
 
 
 def _open_local(path: Path, kind: Kind, streaming: bool) -> Splits:
-    opened = None
-    if path.is_file():
-        if kind != "text" and path.suffix.lower() not in _READABLE[kind]:
-            raise CrateError(f"cannot read {path} as {kind}; use a folder or one of {' '.join(_READABLE[kind])}")
-        files = {"train": [path]}
-    elif not path.is_dir():
+    if path.is_file() and kind != "text" and path.suffix.lower() not in _READABLE[kind]:
+        raise CrateError(f"cannot read {path} as {kind}; use a folder or one of {' '.join(_READABLE[kind])}")
+    if not path.is_file() and not path.is_dir():
         raise CrateError(f"no such file or folder: {path}")
-    elif (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
+    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         opened = _open_saved(path)
-    elif kind == "images" and any("idx3-ubyte" in file.name or "idx1-ubyte" in file.name for file in path.iterdir()):
+    elif kind == "images" and (any(path.glob("*idx3-ubyte*")) or any(path.glob("*idx1-ubyte*"))):
         opened = _open_idx(path)
-    else:
-        files = _find_files(path, kind)
-        opened = _open_class_folders(path) if kind == "images" and not files else None
-    if opened is None:
+    elif files := ({"train": [path]} if path.is_file() else _find_files(path, kind)):
         is_text = next(iter(files.values()))[0].suffix.lower() not in TABLES
         return Splits(files if is_text else _open_tables(files, streaming), lambda split: file_key(files[split]))
+    else:
+        opened = _open_class_folders(path)
     if streaming and kind == "images":
         shards = {split: min(64, max(len(dataset), 1)) for split, dataset in opened.items()}
         opened = {split: dataset.to_iterable_dataset(shards[split]) for split, dataset in opened.items()}
@@ -250,14 +271,16 @@ def _open_class_folders(root: Path) -> dict[str, Any]:
     The `imagefolder` reader of `datasets` is not used, because it names classes after the innermost folder and merges
     those of all splits, so that a class without training images goes unnoticed.
     """
-    splits = {_SPLIT_WORDS[sub.name.lower()]: sub for sub in _subfolders(root) if sub.name.lower() in _SPLIT_WORDS}
-    if "train" not in splits or not _subfolders(splits["train"]):  # no splits, or "train" is itself a class
+    folders = _subfolders(root)
+    splits = {_SPLIT_WORDS[sub.name.lower()]: sub for sub in folders if sub.name.lower() in _SPLIT_WORDS}
+    only_held = "train" not in splits and len(splits) == len(folders)  # held-out data, such as a lone test folder
+    lead = splits.values() if only_held else [splits[split] for split in ("train",) if split in splits]
+    if not lead or not all(map(_subfolders, lead)):  # no splits, or "train" is itself a class
         splits = {"train": root}
-    names = [sub.name for sub in _subfolders(splits["train"])]
-    return {split: _open_classes(folder, names) for split, folder in splits.items()}
+    return {split: _open_classes(folder) for split, folder in splits.items()}
 
 
-def _open_classes(root: Path, names: list[str]) -> Any:
+def _open_classes(root: Path) -> Any:
     images = {folder: _files_below(folder, _IMAGE_SUFFIXES) for folder in _subfolders(root)}
     if not images:
         loose = _files_below(root, _IMAGE_SUFFIXES)
@@ -268,47 +291,42 @@ def _open_classes(root: Path, names: list[str]) -> Any:
     for folder, files in images.items():
         if not files:
             raise CrateError(f"class folder {folder} has no images; fill it or remove it")
-        if folder.name not in names:
-            raise CrateError(f"{root} has class {folder.name!r}, which the training folder does not have")
-    labels = (label for folder, files in images.items() for label in [names.index(folder.name)] * len(files))
-    return image_dataset(itertools.chain.from_iterable(images.values()), labels, names)
+    labels = (label for label, files in enumerate(images.values()) for _ in files)
+    return image_dataset(itertools.chain.from_iterable(images.values()), labels, [folder.name for folder in images])
 
 
-def _read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Read the array of an idx file: magic number, one big-endian size per dimension, then the bytes."""
+def _read_idx(folder: Path, name: str, dimensions: int) -> tuple[Path, NDArray[np.uint8]] | None:
+    """Find and read an idx file: magic number, one big-endian size per dimension, then the bytes."""
+    ends = (f"{joint}idx{dimensions}-ubyte{packed}" for joint in "-." for packed in ("", ".gz"))
+    path = next((path for path in (folder / f"{name}{end}" for end in ends) if path.is_file()), None)
+    if path is None:
+        return None
     header, magic = struct.Struct(f">{1 + dimensions}I"), 0x800 + dimensions  # 8 stands for unsigned bytes
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         actual, *shape = header.unpack_from(raw)
         if actual != magic:
             raise ValueError(f"magic number {actual:#010x}, expected {magic:#010x}")
-        return np.frombuffer(raw, np.uint8, offset=header.size).reshape(shape)
+        return path, np.frombuffer(raw, np.uint8, offset=header.size).reshape(shape)
     except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
         raise CrateError(f"cannot read {path} as an idx file: {error}; download it again") from error
-
-
-def _idx_file(folder: Path, prefix: str, kind: str) -> Path | None:
-    stem, end = f"{prefix}-{kind}", {"images": "idx3-ubyte", "labels": "idx1-ubyte"}[kind]
-    paths = (folder / f"{stem}{joint}{end}{packed}" for joint in "-." for packed in ("", ".gz"))
-    return next((path for path in paths if path.is_file()), None)
 
 
 def _open_idx(folder: Path) -> dict[str, Any]:
     """Return the splits of a folder with `train-images-idx3-ubyte[.gz]`, `train-labels-idx1-ubyte[.gz]`, `t10k-…`."""
     splits = {}
     for prefix, split in (("train", "train"), ("t10k", "test"), ("test", "test")):
-        images, labels = _idx_file(folder, prefix, "images"), _idx_file(folder, prefix, "labels")
-        if images is None and labels is None:
-            continue
-        if images is None or labels is None:
-            missing = f"{prefix}-images-idx3-ubyte" if images is None else f"{prefix}-labels-idx1-ubyte"
-            raise CrateError(f"{folder} has no {missing}[.gz] beside {(images or labels).name}")  # type: ignore[union-attr]
-        pixels, classes = _read_idx(images, 3), _read_idx(labels, 1)
-        if len(pixels) != len(classes):
-            raise CrateError(f"{images} has {len(pixels)} images, but {labels.name} has {len(classes)} labels")
-        splits[split] = _gray_images(pixels, classes)
-    if "train" not in splits:
-        raise CrateError(f"{folder} has no train-images-idx3-ubyte[.gz]")
+        images, labels = _read_idx(folder, f"{prefix}-images", 3), _read_idx(folder, f"{prefix}-labels", 1)
+        if images and labels:
+            if len(images[1]) != len(labels[1]):
+                sizes = f"{len(images[1])} images, but {labels[0].name} has {len(labels[1])} labels"
+                raise CrateError(f"{images[0]} has {sizes}")
+            splits[split] = _gray_images(images[1], labels[1])
+        elif images or labels:
+            missing = f"{prefix}-labels-idx1-ubyte" if images else f"{prefix}-images-idx3-ubyte"
+            raise CrateError(f"{folder} has no {missing}[.gz] beside {(images or labels)[0].name}")  # type: ignore[index]
+    if not splits:
+        raise CrateError(f"{folder} has no train-images-idx3-ubyte[.gz] and no t10k-images-idx3-ubyte[.gz]")
     return splits
 
 

@@ -12,14 +12,29 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from ..errors import CrateError
 from .augment import Augment, Views, view_augments
 
 _TRIES = 10  # random boxes drawn before the center is taken
 
 
-def sample_generator(seed: int, epoch: int, key: int) -> np.random.Generator:
-    """Return the generator of one image in one epoch, which no worker, batch or restart changes."""
-    return np.random.default_rng((seed, epoch, key))
+class EpochGenerators:
+    """Random generators of a dataset that depend on (seed, epoch, index) only, not on workers, batches or restarts."""
+
+    def __init__(self, seed: int) -> None:
+        if seed < 0:
+            raise CrateError(f"`seed` must not be negative (got {seed})")
+        self.seed = seed
+        # The epoch lies in shared memory, so that workers that outlive an epoch see the next one.
+        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, which changes the draws and a stream's order; call it before the loader is iterated."""
+        self.epoch.fill_(epoch)
+
+    def generator(self, index: int) -> np.random.Generator:
+        """Return the generator of one example in the current epoch."""
+        return np.random.default_rng((self.seed, int(self.epoch), index))
 
 
 def random_box(
@@ -54,8 +69,6 @@ def _center_crop(image: Image.Image, augment: Augment) -> Image.Image:
 
 
 def _resize(image: Image.Image, width: int, height: int, augment: Augment) -> Image.Image:
-    if image.size == (width, height):
-        return image
     return image.resize((width, height), Image.Resampling[augment.interpolation.upper()])
 
 
@@ -71,7 +84,7 @@ def crop_for_training(image: Image.Image, augment: Augment, generator: np.random
     size = augment.image_size
     if augment.crop == "random-resized":
         box = random_box(*image.size, augment.crop_scale, augment.crop_ratio, generator)
-        return image.crop(box).resize((size, size), Image.Resampling[augment.interpolation.upper()])
+        return _resize(image.crop(box), size, size, augment)
     if augment.crop == "center":
         return _center_crop(image, augment)
     image = _resize(image, size, size, augment)
@@ -138,12 +151,11 @@ class ViewAugment(nn.Module):
 
 @contextlib.contextmanager
 def _seeded(seed: int | None, device: torch.device) -> Iterator[None]:
-    if seed is None:
-        yield
-        return
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(seed)  # kornia draws from it on every device
-        if device.type == "cuda":
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng([device] if on_gpu else [], enabled=seed is not None):
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)  # kornia draws from it on every device
+        if seed is not None and on_gpu:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield

@@ -1,16 +1,10 @@
 from .features import Features, extract_features, pixel_features
 from .glue import bag_of_words_metrics, glue_average, sentence_metrics
 from .imagenet_real import match_real_labels, read_real_labels, real_accuracy
-from .language import (
-    Candidate,
-    LambadaReport,
-    PerplexityReport,
-    fill_masks,
-    lambada_accuracy,
-    next_token_losses,
-    perplexity,
-    sampled_loss,
-)
+from .language import Candidate, LambadaReport, PerplexityReport, fill_masks, lambada_accuracy, next_token_losses
+
+# isort: split
+from .language import perplexity, sampled_loss
 from .ngram import NGram, unigram_cross_entropy
 from .objects import CocoReport, Detection, VocReport, coco_precision, voc_overlap
 from .probe import ProbeReport, knn_probe, logistic_probe, probe_features, probe_steps

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from .._files import atomic_folder, write_json
 from ..data import Augment, CorruptImages, EvaluationBatches, ImageData
 from ..errors import CrateError
 from ..models.base import eval_mode
-from .inputs import check_image_input, image_paths, move_to_device
 
 _FORMAT = 2  # raise it when the files change, or when models compute other features from the same images
 _SAVING_FIELDS = ("architectures", "dtype", "transformers_version")  # config fields that do not affect the features
@@ -107,7 +106,7 @@ def extract_features(
         if cache is None:
             values, labels = zip(*blocks(), strict=True)
             return Features(np.concatenate(values), np.concatenate(labels), data.classes, batches.corrupt)
-        _write_features(folder, key, blocks(), lambda: batches.corrupt)
+        _write_features(folder, key, blocks(), batches)
     written = _read_features(folder, key, data.classes)
     if written is None:
         raise CrateError(f"{folder}: the features just written cannot be read back; use another cache folder")
@@ -124,18 +123,44 @@ class _Pixels(nn.Module):
         return pixel_values.flatten(1)
 
 
+def move_to_device(model: nn.Module, device: torch.device | str | None) -> torch.device:
+    """Move the model to `device`, if one is given, and return the device the model is on."""
+    try:
+        if device is not None:
+            model.to(torch.device(device))
+    except (AssertionError, RuntimeError) as error:  # an unknown name, or a device this build of torch lacks
+        raise CrateError(f"cannot use device {str(device)!r}: {str(error).splitlines()[0]}") from error
+    parameter = next(model.parameters(), None)
+    return torch.device(device or "cpu") if parameter is None else parameter.device
+
+
+def check_image_input(model: nn.Module, augment: Augment) -> None:
+    """Raise an error if the model's config, where it has one, does not fit the crops of `augment`."""
+    config = getattr(model, "config", None)
+    channels, patch = getattr(config, "num_channels", None), getattr(config, "patch_size", None)
+    if channels is not None and channels != augment.channels:
+        raise CrateError(f"augment.channels is {augment.channels}, but the model reads num_channels={channels}")
+    if isinstance(patch, int) and augment.image_size % patch:  # another image size than in training is allowed
+        raise CrateError(f"augment.image_size {augment.image_size} is not divisible by the model's patch_size {patch}")
+
+
+def image_paths(dataset: Any, column: str) -> list[str]:
+    """Return the path of each image of a dataset, "" for images without one, and do not read the images."""
+    flat = dataset.select_columns([column]).flatten()
+    if f"{column}.path" not in flat.column_names:
+        return [""] * len(dataset)
+    return [path or "" for path in flat[f"{column}.path"]]
+
+
 def check_features(train: Features, test: Features) -> None:
     """Raise an error unless a classifier can be fitted to `train` and scored on `test`."""
     if train.classes != test.classes:
-        left, right = (f"{len(part.classes)} ({', '.join(part.classes[:3])}, …)" for part in (train, test))
-        raise CrateError(
-            f"training and test features have different classes: {left} and {right}; use splits of one dataset"
-        )
+        both = " and ".join(f"{len(part.classes)} ({', '.join(part.classes[:3])}, …)" for part in (train, test))
+        raise CrateError(f"training and test features have different classes: {both}; use splits of one dataset")
     for name, part in (("training", train), ("test", test)):
         if part.values.ndim != 2 or part.labels.shape != (len(part.values),):
-            raise CrateError(
-                f"{name} features must be (n, d) with n labels, not {part.values.shape} with {part.labels.shape}"
-            )
+            shapes = f"{part.values.shape} with {part.labels.shape}"
+            raise CrateError(f"{name} features must be (n, d) with n labels, not {shapes}")
         if len(part) == 0 or part.values.shape[1] == 0:
             raise CrateError(f"the {name} features are empty; use a split with images")
         outside = part.labels[(part.labels < 0) | (part.labels >= len(part.classes))]
@@ -186,8 +211,8 @@ def _cache_key(model: nn.Module, data: ImageData, dataset: Any, split: str, augm
     return digest.hexdigest()
 
 
-def _write_features(folder: Path, key: str, blocks: Iterable[Block], corrupt: Callable[[], Sequence[str]]) -> None:
-    """Write blocks of features and labels as they come, as a whole; `corrupt` is called after the last block."""
+def _write_features(folder: Path, key: str, blocks: Iterable[Block], batches: EvaluationBatches) -> None:
+    """Write blocks of features and labels as they come, as a whole; then the names of the images left out."""
     labels: list[NDArray[np.int64]] = []
     width = checksum = 0
     with atomic_folder(folder) as draft:
@@ -200,8 +225,7 @@ def _write_features(folder: Path, key: str, blocks: Iterable[Block], corrupt: Ca
         all_labels = np.concatenate(labels)
         np.save(draft / "labels.npy", all_labels)
         checksums = [checksum, zlib.crc32(all_labels.data)]
-        shape = [len(all_labels), width]
-        facts = {"key": key, "shape": shape, "checksums": checksums, "corrupt": list(corrupt())}
+        facts = {"key": key, "shape": [len(all_labels), width], "checksums": checksums, "corrupt": batches.corrupt}
         write_json(draft / "features.json", facts)
 
 

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from ..data import ImageData
 from ..errors import CrateError
-from .inputs import image_paths
+from .features import image_paths
 
 _LABELS = TypeAdapter(list[list[Annotated[int, Field(strict=True, ge=0)]]])
 _VALIDATION_FILE = re.compile(r"ILSVRC2012_val_(\d{8})")
@@ -41,9 +41,8 @@ def read_real_labels(path: str | Path, images: int | None = None, classes: int |
     except ValidationError as error:
         problem = error.errors()[0]
         where = f" at index {problem['loc'][0]}" if problem["loc"] else ""
-        raise CrateError(
-            f"{path} is not a list of labels per image ({problem['msg']}{where}); use real.json"
-        ) from error
+        reason = f"{problem['msg']}{where}"
+        raise CrateError(f"{path} is not a list of labels per image ({reason}); use real.json") from error
     for index, valid in enumerate(labels):
         if classes is not None and valid and max(valid) >= classes:
             raise CrateError(f"{path} has label {max(valid)} at index {index}, which is outside the {classes} classes")
@@ -67,9 +66,8 @@ def match_real_labels(data: ImageData, dataset: Any, path: str | Path) -> list[l
     labels, indices = read_real_labels(path, classes=len(data.classes)), []
     for row, match in enumerate(matches):
         if match is None:
-            raise CrateError(
-                f"image {row} of {data.name} has no name like ILSVRC2012_val_00000001, but others do; remove it"
-            )
+            problem = "has no name like ILSVRC2012_val_00000001, but others do"
+            raise CrateError(f"image {row} of {data.name} {problem}; remove it")
         indices.append(int(match[1]) - 1)
         if not 0 <= indices[-1] < len(labels):
             raise CrateError(f"{path} has labels for {len(labels)} images, but the dataset has {match[0]}")

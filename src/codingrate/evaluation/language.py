@@ -20,8 +20,8 @@ from .._report import EvaluationReport
 from ..data import TokenFile, check_tokenizer
 from ..errors import CrateError
 from ..models import CrateForCausalLM, CrateForMaskedLM
-from ..models.base import eval_mode
-from .inputs import check_model_type, check_positive, check_token_ids, context_length, move_to_device, token_ids
+from ..models.base import CratePreTrainedModel, eval_mode
+from .features import move_to_device
 
 MASK = "<mask>"  # placeholder for a mask in a text, accepted for every tokenizer
 _STRAIGHT_QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'"})
@@ -41,6 +41,8 @@ class PerplexityReport(EvaluationReport):
     stride: int | None  # number of tokens between the starts of two windows; None for random windows
     error: float | None  # standard error of `cross_entropy` over random windows; None if the whole text was read
     seconds: float  # time of the evaluation
+    split: str | None = None  # split of the text; "all" for a text without splits
+    total: int | None = None  # number of tokens in the text
 
 
 def perplexity(
@@ -62,11 +64,10 @@ def perplexity(
     stride of `block` is the fastest and gives the shortest. `limit` measures only the first tokens of the text.
     `progress` is called after each batch with the number of tokens it predicted.
     """
-    ids = token_ids(tokens)[:limit]
-    check_model_type(model, CrateForCausalLM, "perplexity")
-    block = context_length(model, block)
+    ids = _token_ids(tokens)[:limit]
+    block = _context_length(model, CrateForCausalLM, "perplexity", block)
     stride = max(block // 2, 1) if stride is None else stride
-    check_positive(batch_size=batch_size, limit=limit)
+    _check_positive(batch_size=batch_size, limit=limit)
     if not 1 <= stride <= block:
         raise CrateError(f"stride is {stride}; it must lie between 1 and the block, {block}")
     if len(ids) < 2:
@@ -94,16 +95,14 @@ def sampled_loss(
     The start of a window is drawn uniformly from [0, n − block) with replacement; the window predicts the token after
     each of its `block`. Its first tokens have little context, so this loss is higher than `perplexity` of the text.
     """
-    ids = token_ids(tokens)
-    check_model_type(model, CrateForCausalLM, "sampled_loss")
-    block = context_length(model, block)
-    check_positive(batch_size=batch_size, iterations=iterations)
+    ids = _token_ids(tokens)
+    block = _context_length(model, CrateForCausalLM, "sampled_loss", block)
+    _check_positive(batch_size=batch_size, iterations=iterations)
     if seed < 0:
         raise CrateError(f"seed is {seed}; it must not be negative")
     if len(ids) <= block:
-        raise CrateError(
-            f"{len(ids)} tokens are too few for windows of {block + 1}; use a shorter block or a longer text"
-        )
+        problem = f"{len(ids)} tokens are too few for windows of {block + 1}"
+        raise CrateError(f"{problem}; use a shorter block or a longer text")
     starts = np.random.default_rng(seed).integers(len(ids) - block, size=(iterations, batch_size))
     start = time.perf_counter()
     batches = ((_stack_windows(ids, batch_starts, block + 1), block) for batch_starts in starts)
@@ -141,7 +140,7 @@ def _batch_losses(
     target, sums, counts = move_to_device(model, device), [], []
     with eval_mode(model), torch.inference_mode():
         for windows, predicted in batches:
-            ids = check_token_ids(model, windows).to(target)
+            ids = _check_token_ids(model, windows).to(target)
             losses = next_token_losses(model, ids, predicted)
             sums.append(float(losses.double().sum()))
             counts.append(losses.numel())
@@ -162,7 +161,7 @@ def next_token_losses(model: nn.Module, windows: Tensor, predicted: int) -> Tens
 
 def _report(text: TokenFile | NDArray[Any], mean: float, **facts: Any) -> PerplexityReport:
     bits = mean * len(text) / (math.log(2) * text.bytes) if isinstance(text, TokenFile) else None
-    return PerplexityReport(mean, math.exp(mean) if mean < 700 else math.inf, bits, **facts)
+    return PerplexityReport(mean, math.exp(mean) if mean < 700 else math.inf, bits, **facts, total=len(text))
 
 
 @dataclass(frozen=True)
@@ -193,9 +192,8 @@ def lambada_accuracy(
     in front, ten tokens are generated, and the word must occur in them, in any case and also as part of another word.
     Texts longer than the context length lose their beginning.
     """
-    check_model_type(model, CrateForCausalLM, "lambada_accuracy")
-    length = context_length(model, None)
-    check_positive(batch_size=batch_size)
+    length = _context_length(model, CrateForCausalLM, "lambada_accuracy")
+    _check_positive(batch_size=batch_size)
     if isinstance(model, CrateForCausalLM):
         check_tokenizer(tokenizer, model.config)
     passages = [_split_last_word(number, text, generate) for number, text in enumerate(texts, 1)]
@@ -280,20 +278,19 @@ class Candidate:
 
 def fill_masks(model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, top: int = 5) -> list[list[Candidate]]:
     """Return the `top` most likely tokens for each mask of a text, written `<mask>` or as the tokenizer's own mask."""
-    check_model_type(model, CrateForMaskedLM, "fill_masks")
-    check_positive(top=top)
+    length = _context_length(model, CrateForMaskedLM, "fill_masks")
+    _check_positive(top=top)
     if tokenizer.mask_token is None:
         raise CrateError("the tokenizer has no mask token; use the tokenizer of a masked language model")
     own = str(tokenizer.mask_token)
     if own not in text and MASK not in text:
         raise CrateError(f"there is no mask in the text; write {own} where a token is to be filled in")
     ids = torch.tensor(tokenizer(text.replace(MASK, own), verbose=False)["input_ids"])[None]
-    length = context_length(model, None)
     if ids.shape[1] > length:
         raise CrateError(f"the text has {ids.shape[1]} tokens, but the model's context length is {length}; shorten it")
     device = move_to_device(model, None)
     with eval_mode(model), torch.inference_mode():
-        logits: Tensor = model(input_ids=check_token_ids(model, ids).to(device)).logits[0].cpu()
+        logits: Tensor = model(input_ids=_check_token_ids(model, ids).to(device)).logits[0].cpu()
     best = logits[ids[0] == tokenizer.mask_token_id].float().softmax(-1).topk(min(top, logits.shape[-1]))
     return [
         [Candidate(_token_text(tokenizer, token), token, value) for token, value in zip(tokens, values, strict=True)]
@@ -304,3 +301,49 @@ def fill_masks(model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, 
 def _token_text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
     text = str(tokenizer.decode([token]))
     return str(tokenizer.convert_ids_to_tokens(token)) if "\ufffd" in text else text
+
+
+# checks of the input
+
+
+def _check_positive(**sizes: int | None) -> None:
+    """Raise an error for the first size below 1; None means that the size was not given."""
+    for name, value in sizes.items():
+        if value is not None and value < 1:
+            raise CrateError(f"{name} is {value}; it must be positive")
+
+
+def _token_ids(tokens: TokenFile | NDArray[Any]) -> NDArray[Any]:
+    """Return the ids (n,); those of a token file are memory-mapped."""
+    ids = tokens.array() if isinstance(tokens, TokenFile) else np.asarray(tokens)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise CrateError(f"tokens must be integer ids of shape (n,), not {ids.dtype} of shape {ids.shape}")
+    return ids
+
+
+def _check_token_ids(model: nn.Module, ids: Tensor) -> Tensor:
+    """Return the ids unchanged; raise an error if one of them is outside the model's vocabulary."""
+    vocab_size = getattr(getattr(model, "config", None), "vocab_size", None)
+    if vocab_size is not None and int(ids.max()) >= vocab_size:
+        problem = f"token id {int(ids.max())} is outside the model's vocabulary of {vocab_size}"
+        raise CrateError(f"{problem}; use the tokenizer the model was trained with")
+    return ids
+
+
+def _context_length(
+    model: nn.Module, expected: type[CratePreTrainedModel], function: str, block: int | None = None
+) -> int:
+    """Return how many tokens to feed the model at a time: `block`, or by default the model's maximum.
+
+    A model of this package must be an `expected` for the `function`; other models only need a context length.
+    """
+    if isinstance(model, CratePreTrainedModel) and not isinstance(model, expected):
+        raise CrateError(f"{function} needs a {expected.__name__}, not a {type(model).__name__}")
+    config: Any = getattr(model, "config", None)
+    maximum: Any = getattr(config, "max_tokens", None) or getattr(config, "max_position_embeddings", None)
+    if block is None and maximum is None:
+        raise CrateError("the model's config does not state a maximum context length; give block")
+    if block is not None and (block < 2 or (maximum is not None and block > maximum)):
+        limit = "" if maximum is None else f" and at most {maximum}, the model's context length"
+        raise CrateError(f"block is {block}; it must be at least 2{limit}")
+    return int(maximum if block is None else block)

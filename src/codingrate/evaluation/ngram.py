@@ -61,8 +61,7 @@ class NGram:
         p = np.full(len(ids), 1 / self.vocab_size)
         history = np.zeros(len(ids), np.int64)  # index of the history of each position; −1 if it was never seen
         for order in self._orders:
-            index = _find(order.keys, np.where(history < 0, -1, history * self.vocab_size + ids))
-            p = self._interpolate(order, history, index, p)
+            p, index = self._extend(order, history, ids, p)
             history = np.concatenate(([-1], index[:-1]))
         return np.log(p)
 
@@ -74,26 +73,31 @@ class NGram:
 
     def distribution(self, history: NDArray[Any] | list[int]) -> NDArray[np.float64]:
         """Return P(· | history) over all ids, (V,)."""
-        past = _checked(history, self.vocab_size)
+        past, words = _checked(history, self.vocab_size), np.arange(self.vocab_size)
         p = np.full(self.vocab_size, 1 / self.vocab_size)
         for length, order in enumerate(self._orders[: len(past) + 1]):
-            index = 0
+            index = np.zeros(1, np.int64)
             for shorter, token in zip(self._orders, past[len(past) - length :], strict=False):
-                index = int(_find(shorter.keys, np.array([-1 if index < 0 else index * self.vocab_size + token]))[0])
-            here = np.full(self.vocab_size, index)
-            words = _find(order.keys, np.where(here < 0, -1, here * self.vocab_size + np.arange(self.vocab_size)))
-            p = self._interpolate(order, here, words, p)
+                index = self._find(shorter, index, token)
+            p, _ = self._extend(order, np.repeat(index, self.vocab_size), words, p)
         return p
 
-    @staticmethod
-    def _interpolate(
-        order: _Order, history: NDArray[np.int64], index: NDArray[np.int64], shorter: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Return P given the longer history, from P given the shorter one."""
+    def _extend(
+        self, order: _Order, history: NDArray[np.int64], ids: NDArray[np.int64], shorter: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return P of each id given the longer history, from P given the shorter one, and the index of each k-gram."""
+        index = self._find(order, history, ids)
         totals = np.where(history < 0, 0.0, order.totals[history])
         discounted = np.where(index < 0, 0.0, order.discounted[index])
         mixed = (discounted + order.discounts[history] * shorter) / np.maximum(totals, 1)
-        return np.where(totals > 0, mixed, shorter)
+        return np.where(totals > 0, mixed, shorter), index
+
+    def _find(self, order: _Order, history: NDArray[np.int64], ids: Any) -> NDArray[np.int64]:
+        """Return the index of the k-gram of each history and id, −1 if it was never seen."""
+        wanted = np.where(history < 0, -1, history * self.vocab_size + ids)
+        index = np.searchsorted(order.keys, wanted)
+        index[index == len(order.keys)] = 0
+        return np.where(order.keys[index] == wanted, index, -1)
 
 
 def _checked(tokens: NDArray[Any] | list[int], vocab_size: int) -> NDArray[np.int64]:
@@ -101,13 +105,6 @@ def _checked(tokens: NDArray[Any] | list[int], vocab_size: int) -> NDArray[np.in
     if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
         raise CrateError(f"token id {ids.max()} is outside the vocabulary of {vocab_size}; use the same tokenizer")
     return ids
-
-
-def _find(keys: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of each wanted key, −1 for keys that do not exist."""
-    index = np.searchsorted(keys, wanted)
-    index[index == len(keys)] = 0
-    return np.where(keys[index] == wanted, index, -1)
 
 
 def _discounts(adjusted: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -153,11 +153,7 @@ def class_overlaps(masks: NDArray[np.bool_], labels: NDArray[np.uint8], heads: H
 
 
 def voc_overlap(
-    name: str,
-    pairs: Iterable[tuple[NDArray[Any], NDArray[np.uint8]]],
-    *,
-    mass: float = MASS,
-    heads: HeadRule = "best",
+    name: str, pairs: Iterable[tuple[NDArray[Any], NDArray[np.uint8]]], *, mass: float = MASS, heads: HeadRule = "best"
 ) -> VocReport:
     """Compute the mIoU over pairs of attention maps (K, rows, columns) and label maps (height, width), one per image.
 

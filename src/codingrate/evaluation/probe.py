@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from .._report import Report
 from ..errors import CrateError, unknown_name
-from .features import Features, check_features
-from .inputs import move_to_device
+from .features import Features, check_features, move_to_device
 
 METHODS = ("logistic", "knn")
 KS = (10, 20, 100, 200)  # numbers of neighbors to choose from (paper 4.1.3, after Caron et al., 2021)
@@ -37,7 +36,7 @@ class ProbeReport(Report):
     metrics: dict[str, float | None]
     """`top1` and `top5` of the test images, `train_top1` of the training images; None where undefined.
 
-    `top5` is undefined for five classes or fewer. A training image never votes for itself in a `knn` probe, whose
+    There is no `top5` for five classes or fewer. A training image never votes for itself in a `knn` probe, whose
     `train_top1` is undefined for a single k; the `train_top1` of a `logistic` probe is that of the images it fits.
     """
     chosen: dict[str, float]
@@ -48,16 +47,25 @@ class ProbeReport(Report):
     seconds: float  # time of the probe, without the extraction of features
     notes: tuple[str, ...] = ()  # warnings, such as a fit that did not converge
     about: dict[str, str] = field(default_factory=dict)  # origin of the features: run, data and the like
+    total: dict[str, int | None] = field(default_factory=dict)  # number of images that each split has
+    unreadable: dict[str, int] = field(default_factory=dict)  # number of images of each split that could not be read
 
 
 def probe_features(
-    train: Features, test: Features, method: str = "logistic", *, about: Mapping[str, str] | None = None, **options: Any
+    train: Features,
+    test: Features,
+    method: str = "logistic",
+    *,
+    about: Mapping[str, str] | None = None,
+    total: Mapping[str, int | None] | None = None,
+    **options: Any,
 ) -> ProbeReport:
-    """Run `logistic_probe` or `knn_probe` with their `options`; `about` is stored in the report."""
+    """Run `logistic_probe` or `knn_probe` with their `options`; `about` and `total` are stored in the report."""
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     report = (knn_probe if method == "knn" else logistic_probe)(train, test, **options)
-    return replace(report, about=dict(about or {}))
+    unreadable = {"train": len(train.corrupt), "test": len(test.corrupt)}
+    return replace(report, about=dict(about or {}), total=dict(total or {}), unreadable=unreadable)
 
 
 def probe_steps(train: int, test: int, method: str, options: Mapping[str, Any]) -> int:
@@ -116,11 +124,11 @@ def knn_probe(
     top1, top5 = accuracy(test, leave_one_out=False)
     has_top5 = len(train.classes) > 5
     table: list[dict[str, Any]] = [
-        {"k": k, "train_top1": train_top1[i], "top1": top1[i], "top5": top5[i] if has_top5 else None}
+        {"k": k, "train_top1": train_top1[i], "top1": top1[i], **({"top5": top5[i]} if has_top5 else {})}
         for i, k in enumerate(grid)
     ]
     best = max(table, key=lambda row: row["train_top1"] or 0.0)
-    metrics = {name: best[name] for name in ("top1", "top5", "train_top1")}
+    metrics: dict[str, float | None] = {name: best[name] for name in ("top1", "top5", "train_top1") if name in best}
     images, seconds = {"train": len(train), "test": len(test)}, time.perf_counter() - start
     return ProbeReport("knn", metrics, {"k": best["k"]}, table, images, train.values.shape[1], seconds)
 
@@ -149,16 +157,13 @@ def logistic_probe(
     check_features(train, test)
     grid = sorted(set(strengths))
     if not grid or not grid[0] > 0 or folds < 2 or iterations < 1 or not tolerance > 0:
-        raise CrateError(
-            "a logistic probe needs positive strengths, at least two folds, at least one iteration "
-            "and a positive tolerance"
-        )
+        needs = "positive strengths, at least two folds, at least one iteration and a positive tolerance"
+        raise CrateError(f"a logistic probe needs {needs}")
     labels, counts = np.unique(train.labels, return_counts=True)
     if counts.min() < 2:
         name = train.classes[int(labels[counts.argmin()])]
-        raise CrateError(
-            f"class {name!r} has a single training image, but cross-validation needs at least two; use more images"
-        )
+        problem = f"class {name!r} has a single training image, but cross-validation needs at least two"
+        raise CrateError(f"{problem}; use more images")
     possible = min(folds, int(counts.min()))  # so that every fold contains every class
     correct, converged = np.zeros(len(grid), np.int64), np.ones(len(grid), bool)
     settings = {"tol": tolerance, "max_iter": iterations}
@@ -183,7 +188,8 @@ def logistic_probe(
         if progress is not None:
             progress(1)
         top1, train_top1 = float(model.score(x_test, test.labels)), float(model.score(x, train.labels))
-        metrics = {"top1": top1, "top5": _top5(model, x_test, test), "train_top1": train_top1}
+        five = {"top5": _top5(model, x_test, test)} if len(test.classes) > 5 else {}
+        metrics: dict[str, float | None] = {"top1": top1, **five, "train_top1": train_top1}
     table: list[dict[str, Any]] = [
         {"C": strength, "validation_top1": int(hits) / len(train), "converged": bool(ok)}
         for strength, hits, ok in zip(grid, correct, converged, strict=True)
@@ -237,7 +243,7 @@ def nearest_neighbors(
             low, high = max(first, start), min(first + len(queries), start + len(block))
             own = torch.arange(low, max(low, high), device=queries.device)
             similarity[own - first, own - start] = -torch.inf
-        block_best, columns = _top_k(similarity, k)
+        block_best, columns = _top_k(similarity, min(k, len(block)))
         # The sort is stable and earlier blocks come first, so equal similarities keep the order of their rows.
         merged, order = torch.cat([best[0], block_best], 1).sort(dim=1, descending=True, stable=True)
         best = merged[:, :k], torch.cat([best[1], columns + start], 1).gather(1, order[:, :k])
@@ -246,18 +252,12 @@ def nearest_neighbors(
 
 def _top_k(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest values of each row and their columns; of equal values the first, unlike `topk`."""
-    k = min(k, similarity.shape[1])
     values, columns = similarity.topk(min(k + 1, similarity.shape[1]))
     tied = (values[:, 1:] == values[:, :-1]).any(dim=1).nonzero().flatten()
     values, columns = values[:, :k], columns[:, :k]
-    if len(tied):
-        rows, smallest = similarity[tied], values[tied, -1:]
-        above, equal = rows > smallest, rows == smallest
-        remaining = k - above.sum(dim=1, keepdim=True)
-        selected = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= remaining))
-        indices = selected.nonzero()[:, 1].view(len(tied), k)
-        values[tied], order = rows.gather(1, indices).sort(dim=1, descending=True, stable=True)
-        columns[tied] = indices.gather(1, order)
+    if len(tied):  # few rows, because a full sort is slower
+        ordered, order = similarity[tied].sort(dim=1, descending=True, stable=True)
+        values[tied], columns[tied] = ordered[:, :k], order[:, :k]
     return values, columns
 
 
@@ -291,9 +291,7 @@ def _fit(model: Any, x: NDArray[np.float64], labels: NDArray[np.int64]) -> bool:
     return len(others) == len(caught)
 
 
-def _top5(model: Any, x: NDArray[np.float64], test: Features) -> float | None:
-    if len(test.classes) <= 5:
-        return None
+def _top5(model: Any, x: NDArray[np.float64], test: Features) -> float:
     if len(model.classes_) == 2:  # a single score, and both classes among the best five
         return 1.0
     ranks = _label_ranks(model.decision_function(x), np.searchsorted(model.classes_, test.labels))

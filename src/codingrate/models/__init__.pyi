@@ -1,5 +1,5 @@
 from .autoencoder import CrateForMaskedAutoencoding
-from .base import CrateModel, CratePreTrainedModel, eval_mode
+from .base import CrateModel, CratePreTrainedModel, CrateTextModel, eval_mode
 from .classifier import CrateForImageClassification
 from .config import CrateConfig
 from .distillation import CrateForSelfDistillation
@@ -10,6 +10,7 @@ from .released import load_released
 
 __all__ = [
     "CrateConfig", "CrateForCausalLM", "CrateForImageClassification", "CrateForMaskedAutoencoding", "CrateForMaskedLM",
-    "CrateForSelfDistillation", "CrateForSequenceClassification", "CrateModel", "CratePreTrainedModel", "build_config",
-    "create_model", "eval_mode", "list_models", "load_model", "load_released", "transfer_body",
+    "CrateForSelfDistillation", "CrateForSequenceClassification", "CrateModel", "CratePreTrainedModel",
+    "CrateTextModel", "build_config", "create_model", "eval_mode", "list_models", "load_model", "load_released",
+    "transfer_body",
 ]  # fmt: skip

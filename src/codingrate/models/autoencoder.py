@@ -37,6 +37,8 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
     pixels, which changes the loss by a constant factor only.
     """
 
+    accepts_loss_kwargs = False  # its loss is a mean over patches, so transformers' Trainer averages it over batches
+
     def __init__(self, config: CrateConfig) -> None:
         self.expect_modality(config, "vision")
         kept = kept_patches(config.num_patches, config.mask_ratio)
@@ -108,7 +110,7 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
             return random_mask(batch, count, self.config.mask_ratio, patches.device)
         if mask.shape != (batch, count):
             raise CrateError(f"mask has shape {tuple(mask.shape)}; expected {(batch, count)}, True = removed")
-        if self.config.mask_space == "drop":
+        if self.config.mask_space == "drop" and not torch.compiler.is_exporting():  # a graph cannot look at values
             kept = kept_patches(count, self.config.mask_ratio)
             if bool(((~mask.bool()).sum(dim=1) != kept).any()):
                 raise CrateError(f"mask must keep {kept} of {count} patches of every image; set mask_ratio to fit")
@@ -120,12 +122,7 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
 
     def encode(self, patches: Tensor, mask: Tensor, grid: tuple[int, int]) -> Tensor:
         """Compute Z^1 (batch, n, d) of the masked image."""
-        if self.config.mask_space == "pixel":
-            patches = torch.where(mask[..., None], self.mask_token.to(patches.dtype), patches)
-        tokens = self.embedding.tokens(patches)
-        if self.config.mask_space == "embedding":
-            tokens = torch.where(mask[..., None], self.mask_token.to(tokens.dtype), tokens)
-        tokens = self.embedding.dropout(self.embedding.add_positions(tokens, grid))
+        tokens = self.embedding(patches, grid, mask, self.mask_token)
         if self.config.mask_space != "drop":
             return tokens
         front = int(self.config.class_token)
@@ -134,7 +131,9 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
 
     def kept(self, mask: Tensor) -> Tensor:
         """Return the indices of the kept patches in order, (batch, kept); every image keeps equally many."""
-        return mask.byte().argsort(dim=1, stable=True)[:, : kept_patches(mask.shape[1], self.config.mask_ratio)]
+        count = mask.shape[1]
+        order = mask.long() * count + torch.arange(count, device=mask.device)  # kept patches first, each in its order
+        return order.argsort(dim=1)[:, : kept_patches(count, self.config.mask_ratio)]
 
     def enter_decoder(self, z: Tensor, mask: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return the input of the decoder: the code itself or, for the black-box MAE, with mask tokens inserted."""
@@ -145,13 +144,13 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
         tokens = self.mask_token.to(z.dtype).expand(*mask.shape, -1)
         tokens = tokens.scatter(1, self.kept(mask)[..., None].expand(-1, -1, z.shape[-1]), z[:, front:])
         tokens = torch.cat([z[:, :front], tokens], dim=1)
-        return tokens if self.decoder_positions is None else tokens + self.decoder_positions.for_grid(grid)
+        return tokens if self.decoder_positions is None else self.decoder_positions(tokens, grid)
 
     def leave_decoder(self, z: Tensor, grid: tuple[int, int]) -> Tensor:
         """Apply g^post, W_post(Z − E_pos) or W_post Z, without the class token: (batch, N, channels·P²)."""
         positions = self.embedding.positions
         if self.config.subtract_positions and positions is not None:
-            z = z - positions.for_grid(grid)
+            z = positions(z, grid, sign=-1)
         return self.predict(z[:, int(self.config.class_token) :])
 
     def patch_errors(self, patches: Tensor, reconstruction: Tensor) -> Tensor:

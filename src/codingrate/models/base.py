@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
@@ -15,7 +16,7 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from ..errors import CrateError
 from ..operators import TSSA, DictionarySparsifier, OutputProjection, OvercompleteDictionary
-from .cache import LayerCache, cached_attention_mask, cached_length, use_projection_layers
+from .cache import LayerCache, cached_attention_mask, cached_length, packed_attention_mask, use_projection_layers
 from .config import CrateConfig
 from .embedding import PatchEmbedding, PositionTable, TextEmbedding
 from .layers import EncoderLayer, Layer, Synthesis, orthogonality_gaps
@@ -46,10 +47,12 @@ class CratePreTrainedModel(PreTrainedModel):
     config: CrateConfig
     base_model_prefix = "crate"
     main_input_name = "pixel_values"
-    input_modalities = ["image", "text"]  # noqa: RUF012 (as transformers declares it)
+    input_modalities = ["image"]  # noqa: RUF012 (as transformers declares it)
     supports_gradient_checkpointing = True
     _supports_sdpa = True
-    _no_split_modules = ["EncoderLayer", "DecoderLayer"]  # noqa: RUF012
+    _can_compile_fullgraph = True
+    _no_split_modules = ["EncoderLayer", "DecoderLayer", "PatchEmbedding", "TextEmbedding"]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -113,11 +116,65 @@ class CratePreTrainedModel(PreTrainedModel):
         gaps = [gap.square() for layer in layers for key, gap in layer.items() if key != "within"]
         return torch.stack(gaps).sum() if gaps else torch.zeros((), device=self.device)
 
-    def regularized(self, loss: Tensor) -> Tensor:
-        """Add the orthogonality penalty to a training loss if the config asks for it."""
+    def regularized(self, loss: Tensor, share: float | Tensor = 1.0) -> Tensor:
+        """Add the orthogonality penalty to a training loss if the config asks for it.
+
+        `share` is the part of an optimizer step that this batch is, if the loss is that part of its mean.
+        """
         if self.training and self.config.orthogonality == "penalty":
-            return loss + self.config.orthogonality_weight * self.orthogonality_penalty()
+            return loss + self.config.orthogonality_weight * share * self.orthogonality_penalty()
         return loss
+
+    def mean_loss(
+        self, function: Callable[..., Tensor], logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None
+    ) -> Tensor:
+        """Compute the training loss by a function of PyTorch: its mean over the labels that are not −100.
+
+        transformers' Trainer passes the number of labels of all the batches of an optimizer step, on all processes, as
+        `num_items_in_batch`. The loss is then the part that this batch adds to the mean over all of them.
+        """
+        if num_items_in_batch is None:
+            return self.regularized(function(logits, labels))
+        count = torch.as_tensor(num_items_in_batch, device=logits.device)
+        distributions = function is F.cross_entropy and labels.is_floating_point()  # one term per row, not per number
+        total = function(logits, labels, reduction="sum") * (labels.shape[-1] if distributions else 1)
+        return self.regularized(total / count, labels.ne(-100).sum() / count)
+
+    def classification_loss(
+        self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Compute the loss of logits (batch, classes) by the `problem_type` of the config, as transformers does.
+
+        Without one, a single output means regression. Otherwise labels are class indices (batch,) or distributions
+        (batch, classes), the targets of mixed images.
+        """
+        kind = self.config.problem_type or ("regression" if logits.shape[-1] == 1 else "single_label_classification")
+        if kind == "single_label_classification":
+            guessed = self.config.problem_type is None and labels.is_floating_point()
+            if guessed and not torch.compiler.is_compiling() and bool(((labels.sum(-1) - 1).abs() > 1e-2).any()):
+                raise CrateError(
+                    "labels do not sum to 1 in each row; set problem_type to 'multi_label_classification' if they are "
+                    "several classes per sample, or to 'single_label_classification' if they are weights of classes"
+                )
+            return self.mean_loss(F.cross_entropy, logits, labels, num_items_in_batch)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        function = F.mse_loss if kind == "regression" else F.binary_cross_entropy_with_logits
+        return self.mean_loss(function, logits, labels.to(logits.dtype).view_as(logits), num_items_in_batch)
+
+    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
+        """Refuse attention functions other than ours, which the operators would not call."""
+        if attn_implementation not in (None, "sdpa", "eager"):
+            raise CrateError(
+                f"attn_implementation {attn_implementation!r} is not supported, because the attention of these models "
+                "is chosen by the config field `attention`; use 'sdpa' or 'eager'"
+            )
+        return attn_implementation or "sdpa"
+
+    def _set_gradient_checkpointing(self, *args: Any, every_n_layers: int = 1, **kwargs: Any) -> None:
+        """Checkpoint every n-th layer; transformers would count only layers of a class whose import is slow."""
+        super()._set_gradient_checkpointing(*args, **kwargs)
+        for index, layer in enumerate(module for module in self.modules() if isinstance(module, Layer)):
+            layer.gradient_checkpointing &= index % every_n_layers == 0
 
     def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
         """Count the parameters and, unless `only_trainable`, the frozen tables, which published sizes include.
@@ -135,7 +192,12 @@ class CratePreTrainedModel(PreTrainedModel):
 
 
 class CrateModel(CratePreTrainedModel):
-    """The body: f^pre, then f^1 … f^L (paper 2.5). It reads `pixel_values` or `input_ids`, by its modality."""
+    """The body: f^pre, then f^1 … f^L (paper 2.5). `CrateModel(config)` of a text config is a `CrateTextModel`."""
+
+    def __new__(cls, config: CrateConfig | None = None, *_: Any, **__: Any) -> CrateModel:
+        """Create the body of the modality that the config names."""
+        text = cls is CrateModel and config is not None and config.modality == "text"
+        return super().__new__(CrateTextModel if text else cls)
 
     def __init__(self, config: CrateConfig) -> None:
         super().__init__(config)
@@ -155,6 +217,50 @@ class CrateModel(CratePreTrainedModel):
     def forward(
         self,
         pixel_values: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | Collection[int] | None = None,
+        num_queries: int | None = None,
+        **_: Any,
+    ) -> CrateModelOutput:
+        """Map images (batch, channels, height, width) to Z^{L+1} (batch, n, d).
+
+        Args:
+            output_hidden_states: Whether to return the tokens of all layers, or the layers to return, from 0.
+            num_queries: Number of tokens from the front that the last layer computes; ignored if hidden states or
+                attention are returned.
+        """
+        if pixel_values is None:
+            raise CrateError("pixel_values is missing; a vision model reads (batch, channels, height, width)")
+        trace = self.trace(output_hidden_states, output_attentions)
+        z = self.norm(trace.run(self.layers, self.embedding(pixel_values), num_queries=num_queries))
+        pooled = z[:, 0] if self.config.pooling == "class" else z.mean(dim=1)
+        return CrateModelOutput(last_hidden_state=z, pooler_output=pooled, **trace.outputs())
+
+    def pooled(self, pixel_values: Tensor | None, **kwargs: Any) -> tuple[CrateModelOutput, Tensor]:
+        """Run the body on images; return its output, and the class token or the mean of all tokens, (batch, d).
+
+        The last layer computes only the tokens that are read, unless a trace is requested.
+        """
+        queries = 1 if self.config.pooling == "class" else None
+        body = self(pixel_values, return_dict=True, num_queries=queries, **kwargs)
+        return body, body.pooler_output
+
+    def trace(self, states: bool | Collection[int] | None, attentions: bool | None) -> Trace:
+        """Return a trace that records what the caller or else the config asks for."""
+        states = bool(self.config.output_hidden_states) if states is None else states
+        attentions = bool(self.config.output_attentions if attentions is None else attentions)
+        return Trace(states, attentions, eager=self.config._attn_implementation == "eager")
+
+
+class CrateTextModel(CrateModel):
+    """The body of a text model."""
+
+    main_input_name = "input_ids"
+    input_modalities = ["text"]  # noqa: RUF012 (as transformers declares it)
+
+    @can_return_tuple
+    def forward(  # type: ignore[override]  # it reads other inputs
+        self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
@@ -164,47 +270,42 @@ class CrateModel(CratePreTrainedModel):
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | Collection[int] | None = None,
-        num_queries: int | None = None,
         **_: Any,
     ) -> CrateModelOutput:
-        """Map images or ids to Z^{L+1} (batch, n, d).
+        """Map ids (batch, n) to the tokens after the final norm (batch, n, d).
 
         Args:
-            attention_mask: 1 for real tokens, (batch, n). With a cache it covers the earlier tokens as well.
+            attention_mask: 1 for real tokens, (batch, n). With a cache it covers the earlier tokens as well. A mask of
+                pairs (batch or 1, K or 1, n, tokens) is Boolean or added to the scores, and replaces the causal one.
+            position_ids: Positions in the table. In a causal model without a mask, positions that restart begin another
+                sequence, which does not attend to those before it.
             past_key_values: Any cache of transformers, whose sequences a causal text model continues.
-            use_cache: True starts a new cache if none is passed; False does not return it.
+            use_cache: True starts a new cache if none is passed; False does not return it. Default: that of the config.
             output_hidden_states: Whether to return the tokens of all layers, or the layers to return, from 0.
-            num_queries: Number of tokens from the front that the last layer computes; ignored if hidden states or
-                attention are returned.
         """
         trace = self.trace(output_hidden_states, output_attentions)
+        use_cache = self.config.use_cache if use_cache is None else use_cache
         cache = self.prepare_cache(past_key_values, use_cache)
+        past_length = cached_length(cache)
+        z = self.embedding(input_ids, inputs_embeds, position_ids, token_type_ids, attention_mask, past_length)
+        mask = _check_mask(attention_mask, z, past_length)
         caches: list[LayerCache] = []
-        mask = None
-        if self.config.modality == "vision":
-            if pixel_values is None:
-                raise CrateError("pixel_values is missing; a vision model reads (batch, channels, height, width)")
-            z = self.embedding(pixel_values)
-        else:
-            past_length = cached_length(cache)
-            z = self.embedding(input_ids, inputs_embeds, position_ids, token_type_ids, attention_mask, past_length)
-            mask = _boolean_mask(attention_mask, z, past_length)
-            if cache is not None:
-                caches = [LayerCache(cache, index, past_length) for index in range(len(self.layers))]
-                if mask is None or mask.ndim == 2:
-                    mask = cached_attention_mask(cache, past_length, mask, z.shape[1], z.device)
-        z = trace.run(self.layers, z, mask, num_queries, caches)
-        returned_cache = None if use_cache is False else cache
-        return CrateModelOutput(last_hidden_state=self.norm(z), past_key_values=returned_cache, **trace.outputs())
-
-    def pooled(self, pixel_values: Tensor | None, **kwargs: Any) -> tuple[CrateModelOutput, Tensor]:
-        """Run the body on images; return its output, and the class token or the mean of all tokens, (batch, d).
-
-        The last layer computes only the tokens that are read, unless a trace is requested.
-        """
-        first = self.config.pooling == "class"
-        body = self(pixel_values, return_dict=True, num_queries=1 if first else None, **kwargs)
-        return body, body.last_hidden_state[:, 0] if first else body.last_hidden_state.mean(dim=1)
+        if cache is not None:
+            caches = [LayerCache(cache, index, past_length) for index in range(len(self.layers))]
+            if mask is None or mask.ndim == 2:
+                mask = cached_attention_mask(cache, past_length, mask, z.shape[1], z.device)
+        if mask is None and position_ids is not None and self.config.causal and isinstance(past_length, int):
+            mask = None if past_length else packed_attention_mask(position_ids)
+        z = trace.run(self.layers, z, mask, caches=caches)
+        last, unnormalized = self.norm(z), None
+        if trace.hidden and trace.hidden[-1] is not None:
+            trace.hidden[-1], unnormalized = last, z
+        return CrateModelOutput(
+            last_hidden_state=last,
+            past_key_values=None if use_cache is False else cache,
+            unnormalized_state=unnormalized,
+            **trace.outputs(),
+        )
 
     def prepare_cache(self, cache: Cache | None, use_cache: bool | None) -> Cache | None:
         """Return the cache that was passed, a new one if `use_cache` asks for it, or None."""
@@ -224,16 +325,13 @@ class CrateModel(CratePreTrainedModel):
             use_projection_layers(cache)
         return cache
 
-    def trace(self, states: bool | Collection[int] | None, attentions: bool | None) -> Trace:
-        """Return a trace that records what the caller or else the config asks for."""
-        states = bool(self.config.output_hidden_states) if states is None else states
-        return Trace(states, bool(self.config.output_attentions if attentions is None else attentions))
 
-
-def _boolean_mask(attention_mask: Tensor | None, z: Tensor, past_length: int | Tensor) -> Tensor | None:
-    """Convert a mask of tokens to Boolean after checking its shape; return a Boolean mask of pairs unchanged."""
-    if attention_mask is None or (attention_mask.ndim == 4 and attention_mask.dtype == torch.bool):
-        return attention_mask
+def _check_mask(attention_mask: Tensor | None, z: Tensor, past_length: int | Tensor) -> Tensor | None:
+    """Convert a mask of tokens to Boolean after checking its shape; a mask of pairs may hold numbers to add."""
+    if attention_mask is None:
+        return None
+    if attention_mask.ndim == 4:
+        return attention_mask.to(z.dtype if attention_mask.is_floating_point() else torch.bool)
     batch, tokens = z.shape[:2]
     expected = (batch, past_length + tokens if isinstance(past_length, int) else attention_mask.shape[-1])
     if tuple(attention_mask.shape) != expected:

@@ -37,12 +37,11 @@ class _OneTensor:
     def values(self, value: Tensor | None) -> None:
         """Ignore the value: the layers of transformers set keys and values in turn."""
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        self.batch_select_indices(beam_idx)
-
     def batch_select_indices(self, indices: Tensor) -> None:
         if self.is_initialized:
             self.keys = self.keys.index_select(0, indices.to(self.keys.device))
+
+    reorder_cache = batch_select_indices
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         if self.is_initialized:
@@ -110,6 +109,18 @@ def cached_attention_mask(
         mask = F.pad(mask, (0, length - mask.shape[-1]))
     pairs = attention_mask(tokens, length, True, mask, device, past_length)
     return pairs if pairs is None or pairs.ndim == 4 else pairs[None, None]
+
+
+def packed_attention_mask(position_ids: Tensor) -> Tensor | None:
+    """Return the causal mask (batch, 1, n, n) of sequences packed in one row; None if no row holds several.
+
+    A sequence begins where `position_ids` (batch, n) do not go on by one, as in transformers' causal models.
+    """
+    begins = position_ids.diff(dim=-1) != 1
+    if not torch.compiler.is_compiling() and not bool(begins.any()):
+        return None
+    sequence = F.pad(begins.cumsum(-1), (1, 0))
+    return (sequence[:, None, :, None] == sequence[:, None, None, :]).tril()
 
 
 @dataclass(frozen=True)

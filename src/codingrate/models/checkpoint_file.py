@@ -18,14 +18,13 @@ from torch import Tensor
 
 from ..errors import CrateError
 from .base import CratePreTrainedModel
-from .presets import build_config
+from .presets import build_config, model_class
 
 Report = Callable[[str], None]
 
 _WRAPPERS = ("state_dict", "model")
 """Keys under which training scripts store the weights, beside optimizer, epoch and the like."""
-_PREFIXES = ("module.", "_orig_mod.")
-"""Prefixes that data-parallel training and compilation add to every key."""
+_PREFIXES = ("module.", "_orig_mod.")  # prefixes that data-parallel training and compilation add to every key
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -36,8 +35,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     state of an optimizer, twice the size of the weights, is not read. Copy the tensors that you keep.
     """
     try:
-        if path.is_dir():
-            raise CrateError("is a folder; give the file, or open a saved model by from_pretrained")
         if not path.is_file():
             raise CrateError("no such file")
         contents = load_file(path, device="cpu") if path.suffix == ".safetensors" else _read_torch(path)
@@ -103,28 +100,21 @@ class Source:
     """The stored tensor, or several to concatenate, that become one parameter; no key stands for the identity map."""
 
     keys: tuple[str, ...]
-    transposed: bool = False
-    """Whether a matrix is stored as (in, out)."""
-    leading: int = 0
-    """Number of leading axes of length one."""
+    transposed: bool = False  # whether a matrix is stored as (in, out)
+    axes: int = 0  # number of axes that are stored, with leading ones of length one; default: those of the parameter
 
 
 def renamed(
-    names: Mapping[str, str],
-    ours: str = "",
-    theirs: str = "",
-    layers: int = 1,
-    transposed: bool = False,
-    leading: int = 0,
+    names: Mapping[str, str], ours: str = "", theirs: str = "", layers: int = 1, **form: Any
 ) -> dict[str, Source]:
     """Return the sources in a table of names, ours: theirs, which follow the prefixes `ours` and `theirs`.
 
     `{}` stands for the index of a layer and `*` for both weight and bias. Several of their names, separated by spaces,
-    are concatenated.
+    are concatenated. `form` are the other fields of every `Source`.
     """
     return {
         f"{ours}{name}".format(i).replace("*", kind): Source(
-            tuple(f"{theirs}{key}".format(i).replace("*", kind) for key in keys.split()), transposed, leading
+            tuple(f"{theirs}{key}".format(i).replace("*", kind) for key in keys.split()), **form
         )
         for name, keys in names.items()
         for i in range(layers)
@@ -134,14 +124,13 @@ def renamed(
 
 @dataclass(frozen=True)
 class ImportPlan:
-    """A checkpoint as one of our models: its class, its config fields, and the source of each parameter."""
+    """A checkpoint as one of our models: its class by name, its config fields, and the source of each parameter."""
 
     title: str
-    model: type[CratePreTrainedModel]
+    model: str
     fields: Mapping[str, Any]
     sources: Mapping[str, Source]
-    unused: str
-    """Regular expression of keys that the model does not use."""
+    unused: str  # regular expression of keys that the model does not use
 
 
 def build_imported(plan: ImportPlan, tensors: Mapping[str, Tensor], report: Report) -> CratePreTrainedModel:
@@ -153,7 +142,7 @@ def build_imported(plan: ImportPlan, tensors: Mapping[str, Tensor], report: Repo
         raise CrateError(f"{plan.title} with unexpected tensors: {join_names(unexpected)}")
     config = build_config(plan.fields)
     with torch.device("meta"):
-        model = plan.model(config)
+        model = model_class(plan.model)(config)
     values = {name: _value(plan.sources[name], tensors, empty.shape) for name, empty in model.state_dict().items()}
     model.load_state_dict(values, strict=True, assign=True)
     model.tie_weights()
@@ -171,7 +160,7 @@ def _value(source: Source, tensors: Mapping[str, Tensor], shape: torch.Size) -> 
         return torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
     parts = [_float32(key, tensors[key]) for key in source.keys]
     value = parts[0] if len(parts) == 1 else torch.cat(parts)
-    expected = (1,) * source.leading + tuple(shape)
+    expected = (1,) * (source.axes - len(shape)) + tuple(shape)
     convolution = len(shape) == 2 and value.ndim == 4
     if convolution:
         side = math.isqrt(shape[1] // 3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import CrateModel, CratePreTrainedModel
@@ -30,14 +29,21 @@ class CrateForImageClassification(CratePreTrainedModel):
 
     @can_return_tuple
     def forward(
-        self, pixel_values: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any
+        self,
+        pixel_values: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
     ) -> CrateTaskOutput:
         """Map images (batch, channels, height, width) to logits (batch, classes).
 
-        `labels` are class indices (batch,) or, for mixed targets, distributions (batch, classes). Other keywords, such
-        as `output_hidden_states`, are those of the body.
+        Args:
+            labels: Class indices (batch,) or, for mixed targets, distributions (batch, classes). With `problem_type` in
+                the config they may be several classes per image (batch, classes), as 0 and 1, or numbers to regress.
+            num_items_in_batch: Number of labels of an optimizer step that this batch is a part of.
+            kwargs: Keywords of the body, such as `output_hidden_states`.
         """
         body, z = self.crate.pooled(pixel_values, **kwargs)
         logits = self.head(self.head_norm(z))
-        loss = None if labels is None else self.regularized(F.cross_entropy(logits, labels))
+        loss = None if labels is None else self.classification_loss(logits, labels, num_items_in_batch)
         return CrateTaskOutput.from_body(body, logits, loss)

@@ -26,11 +26,27 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+_VISION_FIELDS = frozenset({
+    "image_size", "patch_size", "num_channels", "patch_norm", "class_token", "interpolate_offset", "head_norm",
+    "pooling", "mask_ratio", "mask_space", "decoder_type", "decoder_layers", "subtract_positions", "loss_on",
+    "normalize_pixels", "projection_head", "projection_hidden", "projection_bottleneck", "prototypes",
+    "normalize_prototypes",
+})  # fmt: skip
+_TEXT_FIELDS = frozenset({
+    "vocab_size", "max_position_embeddings", "position_offset", "type_vocab_size", "embedding_norm", "pad_token_id",
+    "bos_token_id", "eos_token_id", "prediction_transform", "tie_word_embeddings", "use_cache",
+})  # fmt: skip
+
+
 @strict
 class CrateConfig(PreTrainedConfig):
     """Configuration of a model. Defaults follow the paper; a field describes each difference of the released code."""
 
     model_type: ClassVar[str] = "crate"
+    attribute_map: ClassVar[dict[str, str]] = {  # names of other models in transformers: ours
+        "layer_norm_epsilon": "layer_norm_eps", "n_embd": "hidden_size", "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads", "n_positions": "max_position_embeddings", "hidden_dropout_prob": "dropout",
+    }  # fmt: skip
 
     modality: Literal["vision", "text"] = "vision"
     """Input of the embedding: `pixel_values` or `input_ids`."""
@@ -117,6 +133,9 @@ class CrateConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = None
     """Id or ids of tokens that end a generated text."""
 
+    use_cache: bool | None = None
+    """Whether a causal model returns a key-value cache if the caller does not say. Default: only `generate` caches."""
+
     # From tokens to the task
     final_norm: bool = False
     """LayerNorm after the last layer of the body."""
@@ -167,7 +186,7 @@ class CrateConfig(PreTrainedConfig):
     """Whether prototypes keep unit length. DINO advises False for its small model and True for its base model."""
 
     def __post_init__(self, **kwargs: Any) -> None:
-        for key in kwargs:  # transformers keeps unknown fields; a misspelled one is refused here
+        for key in kwargs.keys() - self.attribute_map:  # transformers keeps unknown fields; refuse a misspelled one
             if difflib.get_close_matches(key, type(self).field_names(), n=1, cutoff=0.85):
                 raise unknown_name("config field", key, type(self).field_names())
         super().__post_init__(**kwargs)
@@ -178,6 +197,11 @@ class CrateConfig(PreTrainedConfig):
     def field_names(cls) -> list[str]:
         """Return the fields that a user may set, sorted."""
         return sorted(field.name for field in dataclasses.fields(cls))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dictionary, without those of the other modality."""
+        other = _TEXT_FIELDS if self.modality == "vision" else _VISION_FIELDS
+        return {key: value for key, value in super().to_dict().items() if key not in other}
 
     def check(self) -> None:
         """Raise an error of one line if no model can be built from this config."""

@@ -137,6 +137,8 @@ class CrateForSelfDistillation(CratePreTrainedModel):
     of the step and `update_teacher`. The teacher is the result: `crate` is its body, and `features` are its features.
     """
 
+    accepts_loss_kwargs = False  # its loss is a mean over views, so transformers' Trainer averages it over batches
+
     def __init__(self, config: CrateConfig) -> None:
         self.expect_modality(config, "vision")
         super().__init__(config)

@@ -57,6 +57,17 @@ class PositionTable(nn.Module):
         kind = nn.Parameter if config.positions == "learned" else nn.Buffer
         self.weight = kind(torch.empty(rows, config.hidden_size))
 
+    def forward(self, tokens: Tensor, where: tuple[int, int] | Tensor | None = None, sign: int = 1) -> Tensor:
+        """Add the rows of a grid of patches, of positions (batch, n), or the first n rows to tokens (batch, n, d).
+
+        With `sign` −1 they are subtracted.
+        """
+        if isinstance(where, tuple):
+            rows = self.for_grid(where)
+        else:
+            rows = self.weight[: tokens.shape[1]] if where is None else F.embedding(where, self.weight)
+        return torch.add(tokens, rows, alpha=sign)
+
     def formula(self) -> Tensor:
         """Compute the sinusoidal table; the row of a class token is zero."""
         config = self.config
@@ -92,13 +103,29 @@ class PatchEmbedding(nn.Module):
         self.positions = PositionTable(config) if config.positions != "none" else None
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Map images (batch, channels, height, width) to tokens (batch, n, d)."""
-        patches, grid = self.patches(pixels)
-        return self.dropout(self.add_positions(self.tokens(patches), grid))
+    def forward(
+        self,
+        pixels: Tensor,
+        grid: tuple[int, int] | None = None,
+        mask: Tensor | None = None,
+        mask_token: Tensor | None = None,
+    ) -> Tensor:
+        """Map images (batch, channels, height, width), or their patches and `grid`, to tokens (batch, n, d).
+
+        `mask_token` replaces the patches for which `mask` (batch, N) is True, before or after W_pre by `mask_space`.
+        """
+        patches, grid = self.patches(pixels) if grid is None else (pixels, grid)
+        if mask is not None and mask_token is not None and self.config.mask_space == "pixel":
+            patches = torch.where(mask[..., None], mask_token.to(patches.dtype), patches)
+        tokens = self.token_norm(self.project(self.patch_norm(patches)))
+        if mask is not None and mask_token is not None and self.config.mask_space == "embedding":
+            tokens = torch.where(mask[..., None], mask_token.to(tokens.dtype), tokens)
+        if self.class_token is not None:
+            tokens = torch.cat([self.class_token.expand(tokens.shape[0], 1, -1), tokens], dim=1)
+        return self.dropout(tokens if self.positions is None else self.positions(tokens, grid))
 
     def patches(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return patches (batch, N, P²·channels) and their grid; raise an error for images that do not fit."""
+        """Return patches (batch, N, P²·channels) in the model's dtype and their grid; refuse images that do not fit."""
         patch = self.config.patch_size
         if pixels.ndim != 4 or pixels.shape[1] != self.config.num_channels:
             expected = f"(batch, {self.config.num_channels}, height, width)"
@@ -108,17 +135,8 @@ class PatchEmbedding(nn.Module):
         height, width = pixels.shape[-2:]
         if height % patch or width % patch or not height or not width:
             raise CrateError(f"image of {height} × {width} pixels is not divisible by patch_size {patch}; resize it")
-        return patchify(pixels, patch), (height // patch, width // patch)
-
-    def tokens(self, patches: Tensor) -> Tensor:
-        """Apply W_pre to every patch, (batch, N, d)."""
-        return self.token_norm(self.project(self.patch_norm(patches)))
-
-    def add_positions(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Prepend the class token and add positions, (batch, n, d)."""
-        if self.class_token is not None:
-            tokens = torch.cat([self.class_token.expand(len(tokens), 1, -1), tokens], dim=1)
-        return tokens if self.positions is None else tokens + self.positions.for_grid(grid)
+        dtype = next((parameter.dtype for parameter in self.parameters()), pixels.dtype)
+        return patchify(pixels.to(dtype), patch), (height // patch, width // patch)
 
 
 class TextEmbedding(nn.Module):
@@ -155,7 +173,7 @@ class TextEmbedding(nn.Module):
             raise CrateError(f"input_ids is {kind}; expected ids (batch, n)")
         tokens = self.words(input_ids) if inputs_embeds is None else inputs_embeds
         length = tokens.shape[1]
-        if isinstance(past_length, int) and past_length + length > self.config.max_tokens:
+        if position_ids is None and isinstance(past_length, int) and past_length + length > self.config.max_tokens:
             offset = self.config.position_offset
             raise CrateError(
                 f"sequence of {past_length + length} tokens is longer than max_position_embeddings "
@@ -163,18 +181,17 @@ class TextEmbedding(nn.Module):
             )
         if self.positions is not None:
             if position_ids is None:
-                position_ids = self.count_positions(input_ids, attention_mask, length, past_length)
-            table = self.positions.weight
-            tokens = tokens + (table[:length] if position_ids is None else F.embedding(position_ids, table))
+                position_ids = self.count_positions(input_ids, attention_mask, tokens, past_length)
+            tokens = self.positions(tokens, position_ids)
         if self.types is not None:
             types = tokens.new_zeros(tokens.shape[:2], dtype=torch.long) if token_type_ids is None else token_type_ids
             tokens = tokens + self.types(types)
         return self.dropout(self.norm(tokens))
 
     def count_positions(
-        self, input_ids: Tensor | None, attention_mask: Tensor | None, length: int, past_length: int | Tensor
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, tokens: Tensor, past_length: int | Tensor
     ) -> Tensor | None:
-        """Return the positions (batch or 1, n) of the tokens in the table, or None for the first n rows.
+        """Return the positions (batch or 1, n) of tokens (batch, n, d) in the table, or None for the first n rows.
 
         A causal model counts from the first real token, so that padding on the left changes nothing. With an offset
         padding is recognized by its id, as in RoBERTa.
@@ -184,7 +201,7 @@ class TextEmbedding(nn.Module):
             real = (input_ids != padding).long()
             return real.cumsum(-1) * real + offset - 1
         if self.config.causal and attention_mask is not None and attention_mask.ndim == 2:
-            return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+            return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
         if isinstance(past_length, int) and past_length + offset == 0:
             return None
-        return (torch.arange(length, device=self.words.weight.device) + past_length + offset)[None]
+        return (torch.arange(tokens.shape[1], device=tokens.device) + past_length + offset)[None]

@@ -17,7 +17,6 @@ from torch import Tensor
 from ..errors import CrateError, unknown_name
 from .base import CratePreTrainedModel
 from .checkpoint_file import ImportPlan, Report, build_imported, read_tensors, renamed
-from .language import CrateForCausalLM, CrateForMaskedLM, CrateForSequenceClassification
 from .presets import BLACK_BOX
 
 _ACTIVATIONS = {  # name in transformers: ours
@@ -132,7 +131,7 @@ def _gpt2(config: Any, tensors: Mapping[str, Tensor], report: Report) -> ImportP
         **renamed(_GPT2_LAYER, "crate.layers.{}.", f"{body}h.{{}}.", config.num_hidden_layers, transposed=True),
     }
     unused = rf"{body}h\.\d+\.attn\.(bias|masked_bias)|lm_head\.weight"
-    return ImportPlan("gpt2", CrateForCausalLM, fields, sources, unused)
+    return ImportPlan("gpt2", "CrateForCausalLM", fields, sources, unused)
 
 
 def _roberta(config: Any, tensors: Mapping[str, Tensor], report: Report) -> ImportPlan:
@@ -151,14 +150,14 @@ def _roberta(config: Any, tensors: Mapping[str, Tensor], report: Report) -> Impo
     if "classifier.out_proj.weight" in tensors:
         fields |= {"id2label": config.id2label, "label2id": config.label2id, "problem_type": config.problem_type}
         sources |= renamed({"dense.*": "classifier.dense.*", "head.*": "classifier.out_proj.*"})
-        return ImportPlan("roberta", CrateForSequenceClassification, fields, sources, unused)
+        return ImportPlan("roberta", "CrateForSequenceClassification", fields, sources, unused)
     fields["prediction_transform"] = True
     head = {"head.weight": "roberta.embeddings.word_embeddings.weight", "head.bias": "lm_head.bias"}
     if not config.tie_word_embeddings:
         head = {"head.*": "lm_head.decoder.*"}
     sources |= renamed({"transform.dense.*": "lm_head.dense.*", "transform.norm.*": "lm_head.layer_norm.*", **head})
     unused = rf"{unused}|lm_head\.(bias|decoder\.(weight|bias))"
-    return ImportPlan("roberta", CrateForMaskedLM, fields, sources, unused)
+    return ImportPlan("roberta", "CrateForMaskedLM", fields, sources, unused)
 
 
 _PLANS: dict[str, Callable[[Any, Mapping[str, Tensor], Report], ImportPlan]] = {"gpt2": _gpt2, "roberta": _roberta}

@@ -12,7 +12,7 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache
 
 from ..errors import CrateError
-from .base import CrateModel, CratePreTrainedModel
+from .base import CratePreTrainedModel, CrateTextModel
 from .cache import cached_attention_mask, cached_length
 from .config import CrateConfig
 from .outputs import CrateTaskOutput, can_return_tuple
@@ -22,11 +22,12 @@ class _TextModel(CratePreTrainedModel):
     """A text body with a head on top, which subclasses define by `predict` and `loss`."""
 
     main_input_name = "input_ids"
+    input_modalities = ["text"]  # noqa: RUF012 (as transformers declares it)
 
     def __init__(self, config: CrateConfig) -> None:
         self.expect_modality(config, "text")
         super().__init__(config)
-        self.crate = CrateModel(config)
+        self.crate = CrateTextModel(config)
 
     @can_return_tuple
     def forward(
@@ -34,21 +35,25 @@ class _TextModel(CratePreTrainedModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> CrateTaskOutput:
-        """Map ids (batch, n) to logits, and compute the loss if `labels` are passed."""
-        body = self.crate(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
+        """Map ids (batch, n) to logits, and compute the loss if `labels` are passed.
+
+        `num_items_in_batch` is the number of labels of an optimizer step that this batch is a part of.
+        """
+        body = self.crate(input_ids, attention_mask, return_dict=True, **kwargs)
         logits = self.predict(body.last_hidden_state, attention_mask)
-        loss = None if labels is None else self.regularized(self.loss(logits, labels))
+        loss = None if labels is None else self.loss(logits, labels, num_items_in_batch)
         return CrateTaskOutput.from_body(body, logits, loss)
 
     def predict(self, z: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Map the tokens of the body (batch, n, d) to logits."""
         raise NotImplementedError  # abstract
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
         """Compute the mean cross-entropy of the logits, where a label is not −100."""
-        return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
+        return self.mean_loss(F.cross_entropy, logits.flatten(0, -2), labels.flatten(), num_items_in_batch)
 
 
 class _LanguageModel(_TextModel):
@@ -64,25 +69,21 @@ class _LanguageModel(_TextModel):
         self.head = new_embeddings  # type: ignore[assignment]
 
 
-class PredictionTransform(nn.Module):
-    """Linear map, GELU and LayerNorm of tokens before a tied head, as in RoBERTa; the published sizes include it."""
-
-    def __init__(self, config: CrateConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.head_norm_eps)
-
-    def forward(self, z: Tensor) -> Tensor:
-        return self.norm(F.gelu(self.dense(z)))
-
-
 class CrateForMaskedLM(_LanguageModel):
-    """CRATE-BERT: W^head Z over the vocabulary, cross-entropy where `labels` is not −100."""
+    """CRATE-BERT: W^head Z over the vocabulary, cross-entropy where `labels` is not −100.
+
+    RoBERTa's linear map, GELU and LayerNorm before the head are optional; the published sizes include them.
+    """
 
     def __init__(self, config: CrateConfig) -> None:
         super().__init__(config)
-        self.transform = PredictionTransform(config) if config.prediction_transform else nn.Identity()
-        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.prediction_transform)
+        d = config.hidden_size
+        self.transform = nn.Sequential()
+        if config.prediction_transform:
+            self.transform.add_module("dense", nn.Linear(d, d))
+            self.transform.add_module("activation", nn.GELU())
+            self.transform.add_module("norm", nn.LayerNorm(d, eps=config.head_norm_eps))
+        self.head = nn.Linear(d, config.vocab_size, bias=config.prediction_transform)
         self.post_init()
 
     @torch.no_grad()
@@ -119,6 +120,8 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
         position_ids: Tensor | None = None,
         labels: Tensor | None = None,
         logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: Tensor | int | None = None,
+        shift_labels: Tensor | None = None,
         **kwargs: Any,
     ) -> CrateTaskOutput:
         """Map ids (batch, n) to logits (batch, n, vocabulary); other keywords are those of the body.
@@ -128,9 +131,10 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
             position_ids: Positions of the ids in the table.
             labels: The ids themselves; they are shifted here.
             logits_to_keep: Number of positions from the end, or indices of positions, to compute logits for. 0: all.
+            num_items_in_batch: Number of labels of an optimizer step that this batch is a part of.
+            shift_labels: Labels that are shifted already.
         """
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
-        body = self.crate(**inputs, return_dict=True, **kwargs)
+        body = self.crate(input_ids, attention_mask, position_ids=position_ids, return_dict=True, **kwargs)
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.head(body.last_hidden_state[:, keep])
         loss = None
@@ -138,7 +142,8 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
             if logits.shape[1] != labels.shape[1]:
                 raise CrateError("labels need the logits of every position; leave logits_to_keep at 0")
             # The labels are shifted, not the logits: dropping the last position of the logits would copy them.
-            loss = self.regularized(self.loss(logits, F.pad(labels[:, 1:], (0, 1), value=-100)))
+            shifted = F.pad(labels[:, 1:], (0, 1), value=-100) if shift_labels is None else shift_labels
+            loss = self.loss(logits, shifted, num_items_in_batch)
         return CrateTaskOutput.from_body(body, logits, loss)
 
     def create_masks_for_generate(
@@ -148,6 +153,10 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
         mask = None if attention_mask is None else attention_mask.bool()
         past_length, tokens = cached_length(past_key_values), inputs_embeds.shape[1]
         return cached_attention_mask(past_key_values, past_length, mask, tokens, inputs_embeds.device)
+
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse continuous batching, whose paged cache needs the attention functions of transformers."""
+        raise CrateError("continuous batching (generate_batch) is not supported; use generate with a padded batch")
 
     def _validate_generated_length(
         self, generation_config: GenerationConfig, input_ids_length: int, has_default_max_length: bool
@@ -165,7 +174,8 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
 class CrateForSequenceClassification(_TextModel):
     """Classification or regression of a sentence or pair (GLUE), with RoBERTa's head on the first token.
 
-    For a causal body the head reads the last real token, the only one that attends to the whole sequence.
+    For a causal body the head reads the last real token, the only one that attends to the whole sequence. The loss
+    follows `problem_type` in the config.
     """
 
     def __init__(self, config: CrateConfig) -> None:
@@ -181,18 +191,16 @@ class CrateForSequenceClassification(_TextModel):
         z = self.pool(z, attention_mask)
         return self.head(self.dropout(torch.tanh(self.dense(self.dropout(z)))))
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Compute the cross-entropy; one label means regression with squared error."""
-        if self.config.num_labels == 1:
-            return F.mse_loss(logits[:, 0].float(), labels.flatten().float())
-        return super().loss(logits, labels)
+    def loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+        """Compute the loss of the config's `problem_type`."""
+        return self.classification_loss(logits, labels, num_items_in_batch)
 
     def pool(self, z: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Return the token that represents the sequence, (batch, d)."""
         if not self.config.causal:
             return z[:, 0]
-        if attention_mask is None:
+        if attention_mask is None or attention_mask.ndim == 4:
             return z[:, -1]
         positions = torch.arange(z.shape[1], device=z.device)
         last = torch.where(attention_mask.bool(), positions, 0).amax(dim=1)
-        return z[torch.arange(len(z), device=z.device), last]
+        return z[torch.arange(z.shape[0], device=z.device), last]

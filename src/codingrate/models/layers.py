@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import CrateError
+from ..objective.signal import orthogonality_gap
 from ..operators import ATTENTION, SPARSIFIERS, DictionarySparsifier, KeyValueCache, SubspaceAttention
-from ..operators.orthogonality import orthogonality_gap
 from .config import CrateConfig
 
 
@@ -46,6 +47,7 @@ class EncoderLayer(Layer):
         self.attention = ATTENTION.create(config.attention, config.attention_spec)
         self.sparsifier = SPARSIFIERS.create(config.sparsifier, config.sparsifier_spec)
         self.sparsifier_norm = nn.LayerNorm(d, eps=eps) if self.sparsifier.uses_norm else nn.Identity()
+        self.sparsifier_skip = self.sparsifier.residual  # kept here, because adapters wrap the sparsifier
 
     def forward(
         self,
@@ -66,7 +68,7 @@ class EncoderLayer(Layer):
             compressed = self.attention_norm(compressed)
         x = self.sparsifier_norm(compressed) if self.norm_first else compressed
         sparse = self.sparsifier(x)
-        if self.sparsifier.residual:
+        if self.sparsifier_skip:
             sparse = sparse + (x if self.normalized_skip else compressed)
         return sparse if self.norm_first else self.sparsifier_norm(sparse), compressed, attention
 
@@ -119,6 +121,8 @@ class DecoderLayer(Layer):
 
 def orthogonality_gaps(layer: nn.Module) -> dict[str, Tensor]:
     """Return the deviations of one layer from orthonormal bases and an orthogonal dictionary."""
+    if any(hasattr(getattr(layer, name, None), "base_layer") for name in ("sparsifier", "synthesis")):
+        raise CrateError("the dictionary has an adapter, whose part in it cannot be read; merge the adapter first")
     gaps = {}
     if isinstance(layer.attention, SubspaceAttention):
         gaps["within"] = orthogonality_gap(layer.attention.bases)

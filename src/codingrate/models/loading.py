@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +25,7 @@ from .released import load_released
 _NOT_INHERITED = {"architectures", "transformers_version", "dtype", "problem_type"}
 _SAVED = re.compile(
     r".*\.safetensors(\.index\.json)?|(config|preprocessor_config|generation_config)\.json"
-    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt|chat_template\.jinja"
+    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt|chat_template\.jinja|README\.md"
 )
 """Files that saving a model writes, and that a later save may replace."""
 
@@ -50,14 +51,11 @@ def load_model(source: str | Path) -> CratePreTrainedModel:
     name = (config.architectures or [None])[0]
     if config.model_type != CrateConfig.model_type or name not in models.__all__:
         raise CrateError(f"{source}: holds a {config.model_type} model ({name}), not one of this package")
-    quiet = path.is_dir() and logging.is_progress_bar_enabled()  # a download deserves a bar, a local file does not
-    if quiet:
-        logging.disable_progress_bar()
-    try:
+    with ExitStack() as stack:
+        if path.is_dir() and logging.is_progress_bar_enabled():  # a download deserves a bar, a local file does not
+            logging.disable_progress_bar()
+            stack.callback(logging.enable_progress_bar)
         return getattr(models, name).from_pretrained(str(source))
-    finally:
-        if quiet:
-            logging.enable_progress_bar()
 
 
 def convert(

@@ -23,15 +23,19 @@ class CrateModelOutput(ModelOutput):
     """Output of the body. `hidden_states` are Z^1 … Z^{L+1}, `compressed_states` Z^{1+½} … Z^{L+½}.
 
     Both, and `attentions` (batch, K, n, n) per layer, are returned only on request. If only some layers were
-    requested, the entries of the others are None. `last_hidden_state` has passed the final norm if the model has one;
-    `hidden_states` have not. `past_key_values` is the cache of a causal model, if one was passed or requested.
+    requested, the entries of the others are None. `last_hidden_state` has passed the final norm if the model has one.
+    The last of the `hidden_states` is that of transformers: before the final norm for images, as in ViT, and after it
+    for text, as in GPT-2; `unnormalized_state` is then Z^{L+1}. `pooler_output` (batch, d) of an image is the token
+    that a head reads. `past_key_values` is the cache of a causal model, if one was passed or requested.
     """
 
     last_hidden_state: Tensor | None = None
+    pooler_output: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     compressed_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     past_key_values: Cache | None = None
+    unnormalized_state: Tensor | None = None
 
 
 @dataclass
@@ -44,11 +48,13 @@ class CrateTaskOutput(ModelOutput):
     compressed_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     past_key_values: Cache | None = None
+    unnormalized_state: Tensor | None = None
 
     @classmethod
     def from_body(cls, body: CrateModelOutput, logits: Tensor, loss: Tensor | None = None) -> CrateTaskOutput:
         """Combine logits and loss with the trace and cache of the body."""
-        return cls(loss=loss, logits=logits, **{key: body[key] for key in body if key != "last_hidden_state"})
+        shared = {key: value for key, value in body.items() if key not in ("last_hidden_state", "pooler_output")}
+        return cls(loss=loss, logits=logits, **shared)
 
 
 @dataclass
@@ -92,6 +98,8 @@ class Trace:
     states: bool | Collection[int] = False
     """Whether to record tokens, or the layers to record, counted from 0 and on through a decoder."""
     return_attention: bool = False
+    eager: bool = False
+    """Whether to compute attention without fused kernels (`attn_implementation="eager"`)."""
     hidden: list[Tensor | None] = field(default_factory=list)
     compressed: list[Tensor | None] = field(default_factory=list)
     attentions: list[Tensor] = field(default_factory=list)
@@ -114,12 +122,12 @@ class Trace:
         for index, layer in enumerate(layers):
             last = index == len(layers) - 1 and not self.states and not self.return_attention
             queries, cache = num_queries if last else None, caches[index] if caches else None
-            z, compressed, attention = layer(z, mask, self.return_attention, queries, cache)
+            z, compressed, attention = layer(z, mask, self.return_attention or self.eager, queries, cache)
             if self.states:
                 number = len(self.compressed)
                 self.compressed.append(compressed if self.records(number) else None)
                 self.hidden.append(z if self.records(number, number + 1) else None)
-            if attention is not None:
+            if attention is not None and self.return_attention:
                 self.attentions.append(attention)
         return z
 

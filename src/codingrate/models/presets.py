@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -103,8 +104,17 @@ def list_models(pattern: str = "*") -> list[str]:
 def preset(name: str) -> Preset:
     """Return a preset; the error for an unknown name suggests the nearest known one."""
     if name not in PRESETS:
+        if Path(name).exists():
+            raise CrateError(f"{name!r} is a path, not a model's name; codingrate.load({name!r}) loads its weights")
         raise unknown_name("model", name, PRESETS)
     return PRESETS[name]
+
+
+def model_class(name: str) -> type[CratePreTrainedModel]:
+    """Return a model class of this package by its name; only its own module is imported."""
+    from .. import models
+
+    return getattr(models, name)
 
 
 def create_model(name: str, **overrides: Any) -> CratePreTrainedModel:
@@ -112,8 +122,6 @@ def create_model(name: str, **overrides: Any) -> CratePreTrainedModel:
 
     `create_model("crate-tiny-patch16-224", sparsifier="none", image_size=96, num_labels=10)`
     """
-    from .. import models
-
     entry = preset(name)
     vocabulary = overrides.get("vocab_size")
     fields = {  # special ids of the preset do not exist in a smaller vocabulary
@@ -121,7 +129,7 @@ def create_model(name: str, **overrides: Any) -> CratePreTrainedModel:
         for key, value in entry.fields.items()
         if not (key.endswith("_token_id") and isinstance(vocabulary, int) and value >= vocabulary)
     }
-    return getattr(models, entry.model)(build_config({**fields, **overrides}))
+    return model_class(entry.model)(build_config({**fields, **overrides}))
 
 
 def build_config(fields: Mapping[str, Any]) -> Any:

@@ -11,57 +11,42 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from itertools import count
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ..errors import CrateError
 from . import presets
-from .autoencoder import CrateForMaskedAutoencoding
 from .base import CratePreTrainedModel
 from .checkpoint_file import ImportPlan, Report, Source, build_imported, join_names, read_tensors, renamed
-from .classifier import CrateForImageClassification
 from .embedding import PositionTable
 from .foreign import load_foreign
 
 EMBEDDING = "crate.embedding."
-_HEADS = {192: 3, 384: 6, 576: 12, 768: 12, 1024: 16}
-"""Number of subspaces K of the published sizes, by width d."""
-_STEP_SIZE = 0.1
-"""Step η of every released model."""
+_HEADS = {192: 3, 384: 6, 576: 12, 768: 12, 1024: 16}  # number of subspaces K of the published sizes, by width d
+_STEP_SIZE = 0.1  # step η of every released model
 _ISTA = {"sparsifier_norm.*": "norm.*", "sparsifier.dictionary": "fn.weight"}
-_CLASS_TOKEN = {f"{EMBEDDING}class_token": "cls_token"}
+_POSITIONS = f"{EMBEDDING}positions.weight"
 
 
-@dataclass(frozen=True)
-class Family:
-    """One kind of released file: our model class, and the names in the file of our parameters."""
+class Family(NamedTuple):
+    """One kind of released file: the name of our model class, and the names in the file of our parameters."""
 
     title: str
-    model: type[CratePreTrainedModel]
-    modules: Mapping[str, str]
-    """Modules with weight and bias outside the layers, as ours: theirs."""
-    positions: str
-    """Position table that the forward pass adds."""
-    layers: str
-    """Prefix of an encoder layer; `{}` is its index."""
-    sparsifier: Mapping[str, str] = field(default_factory=lambda: _ISTA)
-    """Parameters of the second half of a layer, as ours: theirs."""
-    tokens: Mapping[str, str] = field(default_factory=lambda: _CLASS_TOKEN)
-    """Class token and mask token, as ours: theirs."""
-    decoder: str | None = None
-    """Prefix of a decoder layer, whose two halves are in reverse order."""
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    heads: Mapping[int, int] = field(default_factory=dict)
-    """Number of subspaces K by width d, where it is not the published one."""
+    model: str
+    modules: Mapping[str, str]  # modules with weight and bias outside the layers, as ours: theirs
+    tables: Mapping[str, str]  # mask token, and the positions that the forward pass adds, as ours: theirs
+    layers: str  # prefix of an encoder layer; `{}` is its index
+    sparsifier: Mapping[str, str] = _ISTA  # parameters of the second half of a layer, as ours: theirs
+    decoder: str | None = None  # prefix of a decoder layer, whose two halves are in reverse order
+    fields: Mapping[str, Any] = {"skip": "residual"}
+    heads: Mapping[int, int] = _HEADS  # number of subspaces K by width d
     sparsity: float = 0.1
-    unused: str = ""
-    """Regular expression of keys that the released forward pass never reads."""
+    unused: str = ""  # regular expression of keys that the released forward pass never reads
 
 
 _HEAD = {"head_norm": "mlp_head.0", "head": "mlp_head.1"}
@@ -72,25 +57,25 @@ _MAE_STEM = {f"{EMBEDDING}project": "patch_embed.proj", "crate.norm": "norm"}
 _MAE_FIELDS = {**presets.RELEASED_MAE, "patch_norm": False, "initializer": "xavier"}
 
 CLASSIFIER = Family(
-    "CRATE classifier", CrateForImageClassification, modules={**_STEM, **_HEAD}, positions="pos_embedding",
-    layers="transformer.layers.{}.", fields={"skip": "residual"},
+    "CRATE classifier", "CrateForImageClassification", modules={**_STEM, **_HEAD},
+    tables={_POSITIONS: "pos_embedding"}, layers="transformer.layers.{}.",
 )  # fmt: skip
-DEMO = replace(  # its forward pass ends at the d-dimensional mlp_head and never applies its classifier of 21K classes
-    CLASSIFIER, title="CRATE feature extractor of the patch-8 demo", heads={768: 6}, unused=r"head\.(weight|bias)"
+DEMO = CLASSIFIER._replace(  # its forward pass ends at mlp_head and never applies its classifier of 21K classes
+    title="CRATE feature extractor of the patch-8 demo", heads={**_HEADS, 768: 6}, unused=r"head\.(weight|bias)"
 )
-ALPHA = replace(
-    CLASSIFIER, title="CRATE-alpha classifier", modules={f"{EMBEDDING}project": "conv1", **_HEAD}, fields=presets.ALPHA,
+ALPHA = CLASSIFIER._replace(
+    title="CRATE-alpha classifier", modules={f"{EMBEDDING}project": "conv1", **_HEAD}, fields=presets.ALPHA,
     sparsifier={**_ISTA, "sparsifier.dictionary": "fn.D", "sparsifier.synthesis": "fn.D1"},
 )  # fmt: skip
 MAE_CLASSIFIER = Family(  # its LayerNorm before the head is the final norm of the body
-    "CRATE-MAE classifier", CrateForImageClassification, modules={**_MAE_STEM, "head": "head"}, positions="pos_embed",
-    layers="blocks.{}.layers.0.", fields={**_MAE_FIELDS, "head_norm": False}, unused=r"mask_token|decoder_.*",
-    sparsity=presets.RELEASED_MAE["sparsity"],
+    "CRATE-MAE classifier", "CrateForImageClassification", modules={**_MAE_STEM, "head": "head"},
+    tables={_POSITIONS: "pos_embed"}, layers="blocks.{}.layers.0.", fields={**_MAE_FIELDS, "head_norm": False},
+    unused=r"mask_token|decoder_.*", sparsity=presets.RELEASED_MAE["sparsity"],
 )  # fmt: skip
-MAE = replace(  # its encoder adds decoder_pos_embed too
-    MAE_CLASSIFIER, title="CRATE-MAE autoencoder", model=CrateForMaskedAutoencoding, positions="decoder_pos_embed",
-    modules={**_MAE_STEM, "decoder_norm": "decoder_norm", "predict": "decoder_pred"}, fields=_MAE_FIELDS,
-    tokens={**_CLASS_TOKEN, "mask_token": "mask_token"}, decoder="decoder_blocks.{}.layers.0.",
+MAE = MAE_CLASSIFIER._replace(  # its encoder adds decoder_pos_embed too
+    title="CRATE-MAE autoencoder", model="CrateForMaskedAutoencoding", fields=_MAE_FIELDS,
+    modules={**_MAE_STEM, "decoder_norm": "decoder_norm", "predict": "decoder_pred"},
+    tables={_POSITIONS: "decoder_pos_embed", "mask_token": "mask_token"}, decoder="decoder_blocks.{}.layers.0.",
     unused=r"pos_embed|decoder_embed\.(weight|bias)",
 )  # fmt: skip
 
@@ -129,21 +114,14 @@ def detect(names: Iterable[str]) -> Family:
     raise CrateError(f"is not {expected}; its keys begin with {join_names(names)}")
 
 
-def released_sources(family: Family, layers: int, decoder_layers: int, bias: bool, identity: bool) -> dict[str, Source]:
-    """Return the source of each of our parameters in a released file.
-
-    `bias` states whether output maps have a bias, `identity` whether the file leaves out output maps.
-    """
-    kinds = "*" if bias else "weight"
-    attention = {
-        "attention_norm.*": "norm.*",
-        "attention.project.weight": "fn.qkv.weight",
-        f"attention.output.{kinds}": "" if identity else f"fn.to_out.0.{kinds}",
-    }
+def released_sources(family: Family, layers: int, decoder_layers: int, identity: bool) -> dict[str, Source]:
+    """Return the source of each of our parameters in a released file; `identity`: it leaves out output maps."""
+    kinds = "*" if family.fields.get("output_bias", True) else "weight"
+    output = {f"attention.output.{kinds}": "" if identity else f"fn.to_out.0.{kinds}"}
+    attention = {"attention_norm.*": "norm.*", "attention.project.weight": "fn.qkv.weight", **output}
     synthesis = {"synthesis_norm.*": "norm.*", "synthesis.dictionary": "fn.weight"}
     return {
-        **renamed(family.tokens, leading=2),
-        **renamed({f"{EMBEDDING}positions.weight": family.positions}, leading=1),
+        **renamed({f"{EMBEDDING}class_token": "cls_token", **family.tables}, axes=3),
         **renamed({f"{ours}.*": f"{theirs}.*" for ours, theirs in family.modules.items()}),
         **renamed(attention, "crate.layers.{}.", f"{family.layers}0.", layers),
         **renamed(family.sparsifier, "crate.layers.{}.", f"{family.layers}1.", layers),
@@ -224,12 +202,13 @@ def plan_released(shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Any
     identity = inner == d and not any(".to_out." in key for key in shapes)  # a single head of width d has no output map
     K = _heads(known.get("heads"), family, d, inner, identity, report)
 
+    positions = family.tables[_POSITIONS]
     fields: dict[str, Any] = {
         **family.fields, "hidden_size": d, "num_hidden_layers": layers, "num_attention_heads": K, "patch_size": patch,
         "head_dim": None if inner == d else inner // K,
         "sparsity": _number("sparsity", known, family.sparsity, report),
         "step_size": _number("step_size", known, _STEP_SIZE, report),
-        "image_size": _image_size(known.get("image_size"), family.positions, shape(family.positions, 3)[1] - 1, patch),
+        "image_size": _image_size(known.get("image_size"), positions, shape(positions, 3)[1] - 1, patch),
     }  # fmt: skip
     if family.decoder and decoder_layers != layers:
         fields["decoder_layers"] = decoder_layers
@@ -239,7 +218,7 @@ def plan_released(shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Any
         fields["expansion"] = max(shape(f"{family.layers.format(0)}1.fn.D", 2)[1] // d, 1)
     if patch == 8 and family in (CLASSIFIER, DEMO):
         fields["interpolate_offset"] = 0.1  # the released patch-8 code resizes its positions with this
-    sources = released_sources(family, layers, decoder_layers, fields.get("output_bias", True), identity)
+    sources = released_sources(family, layers, decoder_layers, identity)
     return ImportPlan(family.title, family.model, fields, sources, family.unused)
 
 
@@ -257,7 +236,7 @@ def _heads(heads: int | None, family: Family, d: int, inner: int, identity: bool
     if heads is None and identity:
         return 1  # only a single head over the whole width has no output map
     if heads is None:
-        heads = family.heads.get(d, _HEADS.get(d))
+        heads = family.heads.get(d)
         if heads is None:
             raise CrateError(f"heads is not in the file, and {d} is no published width; pass heads=…")
         report(f"heads is not in the file: took {heads}; pass heads=… to change")
@@ -302,7 +281,7 @@ def _compare_positions(
     """Report if the position tables of CRATE-MAE, stored twice, differ from each other or from the formula."""
     first, second = tensors.get("pos_embed"), tensors.get("decoder_pos_embed")
     if first is not None and second is not None and not torch.equal(first, second):
-        (used,) = plan.sources[f"{EMBEDDING}positions.weight"].keys
+        (used,) = plan.sources[_POSITIONS].keys
         report(f"pos_embed and decoder_pos_embed differ: took {used}, the one the forward pass adds")
     positions = cast(PositionTable, model.get_submodule(f"{EMBEDDING}positions"))
     if not torch.allclose(positions.weight, positions.formula(), atol=1e-2):  # bfloat16 rounds by 4e-3

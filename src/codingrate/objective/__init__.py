@@ -4,15 +4,18 @@ Tokens are rows, z (..., n, d), and bases are (K, d, p); the paper writes tokens
 Z ∈ R^{d×n}, so our z is its Zᵀ and every formula here is its transpose.
 """
 
-from .gradients import coding_rate_gradient, coding_rate_hvp, coding_rate_lipschitz, subspace_coding_rate_gradient
 from .rates import (
     class_coding_rate,
     coding_rate,
+    coding_rate_gradient,
+    coding_rate_hvp,
+    coding_rate_lipschitz,
     project,
     projected_coding_rate,
     rate_reduction,
     sparse_rate_reduction,
     subspace_coding_rate,
+    subspace_coding_rate_gradient,
 )
 from .signal import TokenSample, coherence, random_bases, sample_tokens
 from .sparsity import effective_rank, fraction_below, l0_fraction, l0_norm, l1_norm

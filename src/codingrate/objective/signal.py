@@ -1,4 +1,8 @@
-"""The low-dimensional Gaussian mixture that the paper assumes for tokens (§2.1, model gaussian_tokens)."""
+"""The low-dimensional Gaussian mixture that the paper assumes for tokens (§2.1, model gaussian_tokens), and its bases.
+
+The derivation assumes U_kᵀU_k = I, incoherent subspaces and DᵀD ≈ I (§2.3, §2.4); training enforces none of it.
+`coherence` and `orthogonality_gap` measure the deviation, and `orthonormal_columns` excludes it.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,10 @@ ARRANGEMENTS = ("orthonormal", "incoherent")
 class TokenSample(NamedTuple):
     """One draw of the signal model: tokens = clean + σ noise, clean_i = U_{s_i} α_i."""
 
-    tokens: Tensor
-    """z (*batch, n, d)."""
-    clean: Tensor
-    """Tokens before the noise (*batch, n, d)."""
-    labels: Tensor
-    """Subspace index s_i of each token (*batch, n), int64."""
-    codes: Tensor
-    """α_i (*batch, n, p), each token's coordinates in its own subspace."""
+    tokens: Tensor  # z (*batch, n, d)
+    clean: Tensor  # tokens before the noise (*batch, n, d)
+    labels: Tensor  # subspace index s_i of each token (*batch, n), int64
+    codes: Tensor  # α_i (*batch, n, p), each token's coordinates in its own subspace
 
 
 def random_bases(
@@ -44,20 +44,15 @@ def random_bases(
         raise unknown_name("coherence", coherence, ARRANGEMENTS)
     if min(K, d, p) < 1 or p > d:
         raise CrateError(f"bases need K, d, p ≥ 1 and p ≤ d, got K = {K}, d = {d}, p = {p}")
-    if coherence == "orthonormal":
-        if K * p > d:
-            raise CrateError(f'coherence="orthonormal" needs K·p ≤ d, got {K}·{p} > {d}; use coherence="incoherent"')
-        return _haar(d, K * p, 1, generator, dtype)[0].view(d, K, p).transpose(0, 1).contiguous()
-    return _haar(d, p, K, generator, dtype)
-
-
-def _haar(d: int, columns: int, count: int, generator: torch.Generator | None, dtype: torch.dtype) -> Tensor:
-    """Draw uniform orthonormal frames (count, d, columns): QR of Gaussians, with R's diagonal made positive."""
+    together = coherence == "orthonormal"
+    if together and K * p > d:
+        raise CrateError(f'coherence="orthonormal" needs K·p ≤ d, got {K}·{p} > {d}; use coherence="incoherent"')
     device = generator.device if generator is not None else None
     # There is no QR in half precision. With float64 a seed gives the same subspaces in every dtype.
-    gaussian = torch.randn(count, d, columns, generator=generator, dtype=torch.float64, device=device)
-    q, r = torch.linalg.qr(gaussian)
-    return (q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).to(dtype)
+    shape = (1, d, K * p) if together else (K, d, p)
+    gaussian = torch.randn(shape, generator=generator, dtype=torch.float64, device=device)
+    frames = orthonormal_columns(gaussian).to(dtype)
+    return frames[0].view(d, K, p).transpose(0, 1).contiguous() if together else frames
 
 
 def sample_tokens(
@@ -93,3 +88,23 @@ def coherence(bases: Tensor) -> Tensor:
     work = bases.float() if bases.dtype in (torch.float16, torch.bfloat16) else bases
     overlaps = torch.linalg.matrix_norm(torch.einsum("kdp,ldq->klpq", work, work), ord=2)  # (K, K)
     return (overlaps * (1 - torch.eye(len(bases), dtype=work.dtype, device=work.device))).max()
+
+
+def orthonormal_columns(matrix: Tensor) -> Tensor:
+    """Return the orthonormal factor Q of a tall or square matrix (..., d, m), m ≤ d, differentiable in the matrix.
+
+    QR with the sign of R's diagonal fixed, so that the map is continuous, leaves an orthonormal matrix unchanged and
+    makes a Gaussian matrix uniform (Haar). Half precision is factored in float32.
+    """
+    work = matrix.float() if matrix.dtype in (torch.bfloat16, torch.float16) else matrix
+    q, r = torch.linalg.qr(work)
+    sign = torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype)
+    return (q * sign.unsqueeze(-2)).to(matrix.dtype)
+
+
+def orthogonality_gap(matrix: Tensor) -> Tensor:
+    """Compute ‖MᵀM − I‖_F of a matrix (..., d, m): zero if and only if the columns are orthonormal."""
+    work = matrix.float() if matrix.dtype in (torch.bfloat16, torch.float16) else matrix
+    gram = work.mT @ work
+    eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    return torch.linalg.matrix_norm(gram - eye)

@@ -1,7 +1,7 @@
 """Operators: attention that compresses tokens and sparsifiers that sparsify them, each chosen by name."""
 
+from ..objective.signal import orthogonality_gap, orthonormal_columns
 from .attention import MHSA, MSSA, TSSA, SubspaceAttention, TiedMSSA, attention_mask
-from .orthogonality import orthogonality_gap, orthonormal_columns
 from .registry import (
     ATTENTION,
     SPARSIFIERS,

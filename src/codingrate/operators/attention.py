@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import CrateError
-from .orthogonality import orthonormal_columns
-from .registry import ATTENTION, Attention, AttentionSpec, KeyValueCache, OutputProjection
+from ..objective.signal import orthonormal_columns
+from .registry import ATTENTION, Attention, AttentionSpec, KeyValueCache, OutputProjection, is_offloaded
 
 
 def attention_mask(
@@ -26,7 +26,8 @@ def attention_mask(
     """Return which tokens (last axis) each query (second to last) may attend to, or None if all attend to all.
 
     The first query is the token after `past_length` others. A token always attends to itself, so that no row of the
-    softmax is empty, not even for padding. A mask that already has four axes is returned unchanged.
+    softmax is empty, not even for padding. A mask that already has four axes, of Booleans or of numbers to add to the
+    scores, is returned unchanged.
     """
     if mask is not None and mask.ndim == 4:
         return mask
@@ -104,7 +105,7 @@ class _MultiHead(Attention):
             return out, None
         scores = (query @ key.mT) * self.scale
         if pairs is not None:
-            scores = scores.masked_fill(~pairs, float("-inf"))
+            scores = scores.masked_fill(~pairs, float("-inf")) if pairs.dtype == torch.bool else scores + pairs
         attention = scores.softmax(dim=-1)
         return F.dropout(attention, dropout) @ value, attention
 
@@ -121,7 +122,21 @@ class SubspaceAttention(_MultiHead):
 
     def subspaces(self) -> Tensor:
         """Return [U_1 … U_K]ᵀ (K·p, d), with orthonormal rows if the spec asks for them."""
-        return orthonormal_columns(self.project.weight.mT).mT if self.spec.orthonormal else self.project.weight
+        return self._affine()[0]
+
+    def _affine(self) -> tuple[Tensor, Tensor | None]:
+        """Return the matrix [U_1 … U_K]ᵀ and the bias of the projection.
+
+        If the module is wrapped by an adapter (LoRA), quantized or offloaded, its weight is not the matrix that it
+        applies; the matrix is then read off what the module returns for the unit vectors.
+        """
+        matrix, bias = self.project.weight, self.project.bias
+        if type(self.project) is not nn.Linear or is_offloaded(self.project):
+            like = next((p for p in self.project.parameters() if not p.is_meta), torch.empty(0))
+            units = torch.eye(self.spec.dim + 1, self.spec.dim, dtype=like.dtype, device=like.device)
+            images = self.project(units)  # the last row is the image of zero
+            matrix, bias = (images[:-1] - images[-1]).mT, images[-1]
+        return orthonormal_columns(matrix.mT).mT if self.spec.orthonormal else matrix, bias
 
     @property
     def bases(self) -> Tensor:
@@ -130,7 +145,7 @@ class SubspaceAttention(_MultiHead):
 
     def codes(self, z: Tensor) -> Tensor:
         """Compute W_k = Z U_k (+ b_k) of every head: (batch, n, d) to (batch, K, n, p)."""
-        return self.split(F.linear(z, self.subspaces(), self.project.bias))
+        return self.split(F.linear(z, *self._affine()) if self.spec.orthonormal else self.project(z))
 
     def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         w = self.codes(z)
@@ -175,7 +190,8 @@ class TiedMSSA(SubspaceAttention):
         work = torch.promote_types(z.dtype, torch.float32)  # half precision cannot count tokens
         n = z.shape[-2]
         if mask is not None and mask.ndim == 4:
-            count = mask[:, 0].sum(-1).to(work)
+            visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+            count = visible[:, 0].sum(-1).to(work)
         elif mask is not None:
             real = mask.to(work)
             count = real.cumsum(-1)[:, -n:] if self.spec.causal else real.sum(-1, keepdim=True)
@@ -233,6 +249,10 @@ class TSSA(SubspaceAttention):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, return_attention: bool, past: int | Tensor
     ) -> tuple[Tensor, Tensor | None]:
+        if mask is not None and mask.ndim == 4:
+            raise CrateError(
+                "attention 'tssa' has no mask of pairs of tokens; pass one sequence per row and a 2-D mask"
+            )
         w, num_queries = value, query.shape[-2]
         real = torch.ones_like(w[:, :1, :, :1]) if mask is None else mask[:, None, :, None].to(w.dtype)
         square = w.square() * real  # (batch, K, n, p); padding counts for nothing

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import CrateError
 
-MASS = 0.6
-"""Share of the attention that a mask keeps (DINO's value)."""
+MASS = 0.6  # share of the attention that a mask keeps (DINO's value)
 
 
 def check_mass(mass: float, name: str = "the share of attention") -> None:

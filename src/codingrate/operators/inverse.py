@@ -19,49 +19,37 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from ..errors import CrateError
-from ..objective import sample_tokens
-from .attention import TiedMSSA
-from .orthogonality import orthonormal_columns
-from .registry import SPARSIFIERS, AttentionSpec, SparsifierSpec
-from .sparsify import ISTA
+from ..objective.signal import orthonormal_columns, sample_tokens
+from .registry import ATTENTION, SPARSIFIERS, AttentionSpec, SparsifierSpec
 
 
 @dataclass(frozen=True)
 class TiedLayers:
     """A layer f and its mirror g with shared weights, without LayerNorm."""
 
-    bases: Tensor
-    """U = V, (K, d, p)."""
-    dictionary: Tensor
-    """D (d, d)."""
-    step: float
-    """β of the attention, independent of the number of tokens."""
-    sparsity: float = 0.0
-    """λ of ISTA."""
-    ista_step: float = 1.0
-    """η of ISTA; 1 solves the LASSO of an orthogonal dictionary in one step."""
-    sparsifier: str = "ista"
-    """Name of the sparsifier: `ista`, or `ista-soft` for codes of both signs."""
+    bases: Tensor  # U = V, (K, d, p)
+    dictionary: Tensor  # D (d, d)
+    step: float  # β of the attention, independent of the number of tokens
+    sparsity: float = 0.0  # λ of ISTA
+    ista_step: float = 1.0  # η of ISTA; 1 solves the LASSO of an orthogonal dictionary in one step
+    sparsifier: str = "ista"  # name of the sparsifier: `ista`, or `ista-soft` for codes of both signs
 
     def attention(self, z: Tensor) -> Tensor:
         """Compute MSSA(Z | U) = β Σ_k SSA(Z | U_k)U_kᵀ of tokens (batch, n, d)."""
         K, d, p = self.bases.shape
         eps = math.sqrt(p / (z.shape[-2] * self.step)) if self.step else math.inf
-        with torch.device("meta"):
-            operator = TiedMSSA(AttentionSpec(dim=d, heads=K, head_dim=p, eps=eps))
-        return functional_call(operator, {"project.weight": self.bases.mT.flatten(0, 1)}, z)[0]
+        spec = AttentionSpec(dim=d, heads=K, head_dim=p, eps=eps)
+        return ATTENTION.apply("mssa-tied", spec, {"project.weight": self.bases.mT.flatten(0, 1)}, z)[0]
 
     def encode(self, z: Tensor) -> Tensor:
         """Apply f: tokens (batch, n, d) to sparse codes (batch, n, d)."""
-        spec = SparsifierSpec(dim=z.shape[-1], step_size=self.ista_step, sparsity=self.sparsity)
-        with torch.device("meta"):
-            operator = SPARSIFIERS.create(self.sparsifier, spec)
-        if not isinstance(operator, ISTA):
+        SPARSIFIERS.check(self.sparsifier)
+        if self.sparsifier not in ("ista", "ista-soft"):
             raise CrateError(f"sparsifier {self.sparsifier!r} has no mirror; use 'ista' or 'ista-soft'")
-        return functional_call(operator, {"dictionary": self.dictionary}, z + self.attention(z))
+        spec = SparsifierSpec(dim=z.shape[-1], step_size=self.ista_step, sparsity=self.sparsity)
+        return SPARSIFIERS.apply(self.sparsifier, spec, {"dictionary": self.dictionary}, z + self.attention(z))
 
     def decode(self, codes: Tensor, adjoint: bool = False) -> Tensor:
         """Apply g: codes to tokens with E = D or, if `adjoint`, with the E = D* of the paper's remark."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from ..errors import unknown_name
 
@@ -18,50 +20,31 @@ Spec = TypeVar("Spec")
 class AttentionSpec:
     """Settings of an attention operator; an operator ignores those it has no use for."""
 
-    dim: int
-    """Token width d."""
-    heads: int
-    """Number of subspaces K."""
-    head_dim: int
-    """Dimension p of each subspace."""
-    causal: bool = False
-    """Whether token t attends to tokens 1..t only."""
-    scale: float | None = None
-    """Factor inside the softmax. Default: p^-½, or 1 for `mssa-tied`."""
-    eps: float = 0.5
-    """Coding precision ε of β = p/(nε²), used by `mssa-tied`."""
-    projection_bias: bool = False
-    """Bias of the query, key and value projection (`mhsa`, `tssa`); a subspace has none."""
-    output_bias: bool = True
-    """Bias of the trainable output map W."""
-    max_tokens: int = 0
-    """Rows of the position-wise bias of causal `tssa`; 0 for no bias."""
-    orthonormal: bool = False
-    """Whether to reparametrize [U_1 … U_K] to orthonormal columns."""
-    dropout: float = 0.0
-    """Dropout on the attention weights and on the output, as in the paper's pseudocode."""
+    dim: int  # token width d
+    heads: int  # number of subspaces K
+    head_dim: int  # dimension p of each subspace
+    causal: bool = False  # whether token t attends to tokens 1..t only
+    scale: float | None = None  # factor inside the softmax; default: p^-½, or 1 for `mssa-tied`
+    eps: float = 0.5  # coding precision ε of β = p/(nε²), used by `mssa-tied`
+    projection_bias: bool = False  # bias of the query, key and value projection (`mhsa`, `tssa`); a subspace has none
+    output_bias: bool = True  # bias of the trainable output map W
+    max_tokens: int = 0  # rows of the position-wise bias of causal `tssa`; 0 for no bias
+    orthonormal: bool = False  # whether to reparametrize [U_1 … U_K] to orthonormal columns
+    dropout: float = 0.0  # dropout on the attention weights and on the output, as in the paper's pseudocode
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparsifierSpec:
     """Settings of a sparsifier; a sparsifier ignores those it has no use for."""
 
-    dim: int
-    """Token width d."""
-    step_size: float = 0.1
-    """Step η of the proximal gradient step."""
-    sparsity: float = 0.1
-    """Weight λ of the ℓ1 norm."""
-    alpha: float = 1.0
-    """Constant α of the majorization-minimization step (`prox`)."""
-    expansion: int = 4
-    """Width of the hidden layer (`mlp`) or of the dictionary (`odl`), in units of d."""
-    orthonormal: bool = False
-    """Whether to reparametrize the dictionary D to orthonormal columns."""
-    activation: str = "gelu"
-    """Activation of `mlp`: `gelu`, or `gelu-tanh` for its approximation by a tanh."""
-    dropout: float = 0.0
-    """Dropout on the output (`mlp`)."""
+    dim: int  # token width d
+    step_size: float = 0.1  # step η of the proximal gradient step
+    sparsity: float = 0.1  # weight λ of the ℓ1 norm
+    alpha: float = 1.0  # constant α of the majorization-minimization step (`prox`)
+    expansion: int = 4  # width of the hidden layer (`mlp`) or of the dictionary (`odl`), in units of d
+    orthonormal: bool = False  # whether to reparametrize the dictionary D to orthonormal columns
+    activation: str = "gelu"  # activation of `mlp`: `gelu`, or `gelu-tanh` for its approximation by a tanh
+    dropout: float = 0.0  # dropout on the output (`mlp`)
 
 
 class KeyValueCache(Protocol):
@@ -101,6 +84,11 @@ class Sparsifier(nn.Module):
     """Whether the operator acts on normalized tokens."""
 
 
+def is_offloaded(module: nn.Module) -> bool:
+    """Return whether accelerate loads the weights of a module for the time of its forward pass only."""
+    return bool(getattr(getattr(module, "_hf_hook", None), "offload", False))
+
+
 class OutputProjection(nn.Linear):
     """The linear map that ends a branch of a layer; a class of its own, so that it can be initialized differently."""
 
@@ -134,6 +122,12 @@ class Registry(Generic[Spec, Module]):
         """Build the operator registered as `name`."""
         self.check(name)
         return self._entries[name](spec)
+
+    def apply(self, name: str, spec: Spec, weights: Mapping[str, Tensor], z: Tensor) -> Any:
+        """Return the output of the operator registered as `name` with these weights, for tokens z."""
+        with torch.device("meta"):
+            operator = self.create(name, spec)
+        return functional_call(operator, dict(weights), z)
 
 
 ATTENTION: Registry[AttentionSpec, Attention] = Registry("attention")

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .orthogonality import orthonormal_columns
-from .registry import SPARSIFIERS, OutputProjection, Sparsifier, SparsifierSpec
+from ..objective.signal import orthonormal_columns
+from .registry import SPARSIFIERS, OutputProjection, Sparsifier, SparsifierSpec, is_offloaded
 
 
 class _Gram(torch.autograd.Function):
@@ -65,7 +65,8 @@ class ISTA(DictionarySparsifier):
 
     def __init__(self, spec: SparsifierSpec) -> None:
         super().__init__(spec)
-        self._cached: tuple[tuple[object, ...], Tensor, Tensor] | None = None  # key, D (held), M
+        # Key, diagonal of D in its own memory, copy of it, M.
+        self._cached: tuple[tuple[object, ...], Tensor, Tensor, Tensor] | None = None
 
     def forward(self, z: Tensor) -> Tensor:
         return self.threshold(self.step(z))
@@ -86,7 +87,8 @@ class ISTA(DictionarySparsifier):
             # Forward and backward take 6 products with all tokens in the plain form; the fused form takes 3 with
             # all tokens and 2 of d × d × d.
             atoms = self.atoms()
-            if 3 * z.shape[:-1].numel() < 2 * self.spec.dim:
+            few = not torch.compiler.is_exporting() and 3 * z.shape[:-1].numel() < 2 * self.spec.dim
+            if few:
                 return z - self.spec.step_size * ((F.linear(z, atoms) - z) @ atoms) + self.shift
             fused = self._fuse(atoms)
         else:
@@ -104,15 +106,18 @@ class ISTA(DictionarySparsifier):
     def _fused(self) -> Tensor:
         """Return the cached M; rebuild it if the value, memory, dtype or device of the dictionary has changed."""
         d = self.dictionary
-        if d.is_inference():  # it has no version counter, so that a change could not be detected
+        # A tensor of inference mode has no version counter. A weight that is offloaded, or computed in each forward
+        # pass (by LoRA), is not kept.
+        if d.is_inference() or is_offloaded(self) or not isinstance(d, nn.Parameter):
             return self._fuse(self.atoms())
         key = (d._version, d.data_ptr(), d.dtype, d.device)
-        if self._cached is None or self._cached[0] != key:
-            # Autograd must be able to use M later. Holding D keeps its address from being reused by another
+        if self._cached is None or self._cached[0] != key or _differ(*self._cached[1:3]):
+            # Autograd must be able to use M later. Holding a part of D keeps its address from being reused by another
             # dictionary, which would have the same key.
             with torch.inference_mode(False), torch.no_grad():
-                self._cached = (key, d.detach(), self._fuse(self.atoms()))
-        return self._cached[2]
+                diagonal = d.detach().diagonal()
+                self._cached = (key, diagonal, diagonal.clone(), self._fuse(self.atoms()))
+        return self._cached[3]
 
     def train(self, mode: bool = True) -> ISTA:
         """Set the mode and drop the cached product."""
@@ -121,6 +126,13 @@ class ISTA(DictionarySparsifier):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cached": None}
+
+
+def _differ(diagonal: Tensor, before: Tensor) -> bool:
+    """Return whether D was changed through `.data`, as merging LoRA does, which its version does not show."""
+    if diagonal.is_meta or (diagonal.is_cuda and torch.cuda.is_current_stream_capturing()):  # values are not known
+        return False
+    return not torch.equal(diagonal, before)
 
 
 @SPARSIFIERS.register("ista-soft")

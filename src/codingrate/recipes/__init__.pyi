@@ -1,4 +1,8 @@
-from .files import build_recipe, load_recipe, recipe_header, recipe_names, recipe_path, save_recipe
+from .files import build_recipe, load_recipe, recipe_header, recipe_keys, recipe_names, recipe_path, save_recipe
 from .schema import Recipe
+from .study import Row, Study, load_study, study_names
 
-__all__ = ["Recipe", "build_recipe", "load_recipe", "recipe_header", "recipe_names", "recipe_path", "save_recipe"]
+__all__ = [
+    "Recipe", "Row", "Study", "build_recipe", "load_recipe", "load_study", "recipe_header", "recipe_keys",
+    "recipe_names", "recipe_path", "save_recipe", "study_names",
+]  # fmt: skip

@@ -62,10 +62,14 @@ def load_recipe(name: str, overrides: Overrides = (), variant: str | None = None
             raise unknown_name(f"variant of {name}", variant, variants or {"none": ()})
         for change in variants[variant]:
             _set(values, *_split_override(str(change)))
+    pairs: list[tuple[str, Any]] = []
     for override in [overrides] if isinstance(overrides, Mapping) else overrides:
-        pairs = override.items() if isinstance(override, Mapping) else [_split_override(override)]
-        for key, value in pairs:
-            _set(values, key, value)
+        pairs += override.items() if isinstance(override, Mapping) else [_split_override(override)]
+    model = values.get("model")
+    if isinstance(model, dict) and "from" not in model and any(key == "model.from" for key, _ in pairs):
+        values["model"] = {}  # the recipe describes a new model; the source brings its own architecture
+    for key, value in pairs:
+        _set(values, key, value)
     return build_recipe(values)
 
 
@@ -76,6 +80,20 @@ def build_recipe(values: Mapping[str, Any]) -> Recipe:
         return TypeAdapter(Recipe).validate_python(_with_python_names(values))
     except ValidationError as error:
         raise validation_error(error) from None
+
+
+def recipe_keys(section: Any = Recipe, path: str = "") -> dict[str, tuple[Any, str]]:
+    """Return for each recipe key its default and its description."""
+    keys: dict[str, tuple[Any, str]] = {}
+    for field in dataclasses.fields(section):
+        name = path + field.name.removesuffix("_")
+        if dataclasses.is_dataclass(field.type):
+            keys |= recipe_keys(field.type, f"{name}.")
+        else:
+            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+            description = section.__pydantic_fields__[field.name].description or ""
+            keys[name] = default, " ".join(description.split())
+    return keys
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
@@ -92,15 +110,21 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _read(path: Path, inherited_by: tuple[Path, ...] = ()) -> dict[str, Any]:
-    if path in inherited_by:
-        raise CrateError(f"{path}: the recipe inherits from itself; change `base`")
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read the mapping that a recipe or study file holds."""
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise CrateError(f"{path}: not a YAML file ({' '.join(str(error).split())})") from None
     if not isinstance(values, dict):
-        raise CrateError(f"{path}: a recipe must be a mapping of sections such as model and data")
+        raise CrateError(f"{path}: the file must be a mapping of keys, such as model and data, to values")
+    return values
+
+
+def _read(path: Path, inherited_by: tuple[Path, ...] = ()) -> dict[str, Any]:
+    if path in inherited_by:
+        raise CrateError(f"{path}: the recipe inherits from itself; change `base`")
+    values = read_yaml(path)
     base = values.pop("base", None)
     if base is None:
         return values

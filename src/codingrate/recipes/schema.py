@@ -7,7 +7,7 @@ import dataclasses
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from ..data.augment import Augment, Views, view_augments
@@ -27,10 +27,19 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
-_CONFIG = ConfigDict(extra="forbid")
+
+def _split_names(value: Any) -> Any:
+    """Return one name, or several with commas, as a list."""
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
-@dataclass(frozen=True, config=_CONFIG)
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
+
+SECTION = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+"""Settings of every section: an unknown key is refused, and docstrings of fields become their descriptions."""
+
+
+@dataclass(frozen=True, config=SECTION)
 class ModelSection:
     """The model to train, and the weights it starts from."""
 
@@ -44,7 +53,7 @@ class ModelSection:
     """Train only the head."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
+@dataclass(frozen=True, config=SECTION)
 class DataSection:
     """The images or text, and how they are read."""
 
@@ -68,7 +77,7 @@ class DataSection:
     """Share of unreadable images above which training stops."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
+@dataclass(frozen=True, config=SECTION)
 class TextSection:
     """How text becomes tokens."""
 
@@ -87,7 +96,7 @@ class TextSection:
     """Folder of token files that several runs share. Default: a folder inside the run."""
     mask_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Share of tokens that a masked language model predicts."""
-    columns: tuple[str, ...] | None = None
+    columns: Names | None = None
     """Column of the sentences, or both columns of sentence pairs, if they cannot be inferred."""
     max_length: PositiveInt = 128
     """Number of tokens a labeled sentence or pair is truncated to."""
@@ -105,7 +114,7 @@ TEXT_TASKS: dict[str, tuple[str, ...]] = {
 """The tasks on text, with the keys of the `text` section that each of them reads."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
+@dataclass(frozen=True, config=SECTION)
 class OptimizerSection:
     """The optimizer and the loss."""
 
@@ -131,7 +140,7 @@ class OptimizerSection:
     """Share of the target that is spread evenly over all classes."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
+@dataclass(frozen=True, config=SECTION)
 class ScheduleSection:
     """Length of training, batch size and learning-rate schedule."""
 
@@ -153,7 +162,7 @@ class ScheduleSection:
     """Learning rate at the end."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
+@dataclass(frozen=True, config=SECTION)
 class DistillationSection:
     """How the student learns from the teacher (DINO)."""
 
@@ -173,14 +182,15 @@ class DistillationSection:
     """Epochs during which the last layer of the projection head is frozen."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
+@dataclass(frozen=True, config=SECTION)
 class RunSection:
     """How the run is executed: seed, precision, evaluation, checkpoints and logs."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seed of weights, sample order, crops and augmentation."""
     per_device_batch_size: PositiveInt | None = None
-    """Samples per device and forward pass. Default: the device's share of the batch. The rest is accumulated."""
+    """Largest number of samples per device and forward pass. Default: the device's share of the batch. The rest is
+    accumulated."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Precision of the forward pass."""
     compile: bool = False
@@ -207,7 +217,7 @@ class RunSection:
     """Number of images or text samples in that batch."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
+@dataclass(frozen=True, config=SECTION)
 class Recipe:
     """One experiment."""
 

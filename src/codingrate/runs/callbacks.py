@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 from transformers import TrainerCallback
+from transformers.integrations.integration_utils import TensorBoardCallback
 
 from .._files import to_plain, write_text
 from ..inspection import layerwise, read_metrics
@@ -30,11 +31,11 @@ class Metrics(TrainerCallback):
         self.path = path
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Drop the lines of steps that a resumed run repeats."""
+        """Drop the lines of steps that a resumed run repeats, and the end of the part before."""
         if not state.is_world_process_zero or not self.path.exists():
             return
         done = state.global_step  # without a checkpoint everything is repeated, also measurements before step 1
-        kept = [line for line in read_metrics(self.path) if done and line["step"] <= done]
+        kept = [line for line in read_metrics(self.path) if done and line["step"] <= done and line["kind"] != "end"]
         write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
@@ -76,8 +77,10 @@ class SavedModels(TrainerCallback):
 class Layerwise(TrainerCallback):
     """Measure every layer against the objective on a fixed batch, as in the paper's figure across training."""
 
-    def __init__(self, metrics: Metrics, batches: list[Tensor], epochs: float) -> None:
-        self.metrics, self.batches, self.epochs = metrics, batches, epochs
+    def __init__(
+        self, metrics: Metrics, tensorboard: TensorBoardCallback, batches: list[Tensor], epochs: float
+    ) -> None:
+        self.metrics, self.tensorboard, self.batches, self.epochs = metrics, tensorboard, batches, epochs
         self.due = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
@@ -102,15 +105,25 @@ class Layerwise(TrainerCallback):
         self.due = (int((state.epoch or 0.0) / self.epochs + 1e-6) + 1) * self.epochs
         table = layerwise(model, [batch.to(model.device) for batch in self.batches])
         self.metrics.write(state, "layerwise", {"layers": table.to_dict("records")})
+        if self.tensorboard.tb_writer is not None:
+            for name in ("compression", "nonzero"):
+                for layer, value in zip(table["layer"], table[name], strict=True):
+                    tag = f"layerwise/{name}/layer {int(layer):02d}"
+                    self.tensorboard.tb_writer.add_scalar(tag, float(value), state.global_step)
 
 
 class ProgressLine(TrainerCallback):
-    """Show a progress bar with loss and speed on standard error, and a line per evaluation."""
+    """Show a progress bar with loss and speed on standard error, and a line per evaluation.
+
+    Where standard error is not a terminal, such as a log file, a line is printed every half minute instead.
+    """
+
+    INTERVAL = 30.0
 
     def __init__(self, trainer: CrateTrainer, name: str) -> None:
         self.trainer, self.name = trainer, name
-        self.latest: dict[str, float] = {}
-        self.start = time.perf_counter()
+        self.start = self.printed = time.perf_counter()
+        self.unreadable: str | None = None
         self.bar: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -120,13 +133,13 @@ class ProgressLine(TrainerCallback):
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self.start = time.perf_counter()
+        self.start = self.printed = time.perf_counter()
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.completed}/{task.total}"),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=Console(stderr=True, soft_wrap=True),
             transient=True,
             disable=not sys.stderr.isatty(),
         )
@@ -134,39 +147,47 @@ class ProgressLine(TrainerCallback):
         self.task = self.bar.add_task(self.name, total=state.max_steps, completed=state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Advance the bar."""
-        if self.bar is not None:
-            speed = self.trainer.samples_seen * args.world_size / (time.perf_counter() - self.start)
-            self.bar.update(self.task, completed=state.global_step, description=self._line(state, speed))
+        """Advance the bar, or print a line from time to time."""
+        if self.bar is None:
+            return
+        now = time.perf_counter()
+        speed = self.trainer.samples_seen * args.world_size / (now - self.start)
+        description = (
+            f"{self.name} epoch {state.epoch or 0:.2f}, loss {self.trainer.recent_loss:.3f}, "
+            f"{speed:.0f} {self.trainer.task.sample_unit}/s"
+        )
+        self.bar.update(self.task, completed=state.global_step, description=description)
+        if self.bar.disable and now - self.printed >= self.INTERVAL:
+            self.printed = now
+            self.print(f"{description}, step {state.global_step} of {state.max_steps}, {now - self.start:.0f} s")
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        """Remember the latest log entry."""
-        self.latest.update(logs or {})
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Say how many images could not be read, once for every first one."""
+        if logs and logs.get("first_unreadable", self.unreadable) != self.unreadable:
+            self.unreadable = logs["first_unreadable"]
+            self.print(f"{logs['unreadable']} images could not be read; the first is {self.unreadable}")
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **_: Any
     ) -> None:
         """Print the metrics of an evaluation."""
-        if self.bar is not None and metrics:
+        if metrics:
             metrics = {key.removeprefix("eval_"): value for key, value in metrics.items()}
-            self.bar.console.print(
+            self.print(
                 f"{self.name}: epoch {state.epoch:.3g}, {self.trainer.task.headline(metrics)}, "
                 f"{time.perf_counter() - self.start:.0f} s"
             )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Close the bar."""
+        """Close the bar, which gives the cursor back."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
 
-    def _line(self, state: Any, speed: float) -> str:
-        parts = [f"{self.name} epoch {state.epoch or 0:.2f}"]
-        if "loss" in self.latest:
-            parts.append(f"loss {float(self.latest['loss']):.3f}")
-        if "accuracy" in self.latest:
-            parts.append(f"acc {float(self.latest['accuracy']):.1%}")
-        return ", ".join([*parts, f"{speed:.0f} {self.trainer.task.sample_unit}/s"])
+    def print(self, text: str) -> None:
+        """Print a line above the bar."""
+        if self.bar is not None:
+            self.bar.console.print(text, markup=False, highlight=False)
 
 
 class AverageWeights(TrainerCallback):

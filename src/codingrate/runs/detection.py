@@ -13,7 +13,7 @@ from .._report import Report
 from ..data import load_coco, load_voc
 from ..errors import CrateError
 from ..evaluation import Detection, coco_precision, voc_overlap
-from ..inspection import attention_maps, default_layer, default_side, find_objects, square_input
+from ..inspection import attention_maps, default_layer, default_side, find_objects, layer_index, square_input
 from ..models.base import CratePreTrainedModel
 from ..operators.attention_mass import MASS
 from .folder import RunFolder
@@ -26,6 +26,7 @@ class DetectionReport(Report):
 
     benchmark: str
     layer: int
+    """Index of the layer, from 0; `to_dict` numbers layers from 1."""
     size: int
     result: Any
     """The CocoReport or VocReport."""
@@ -33,7 +34,7 @@ class DetectionReport(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings and the values of the result."""
-        return {"benchmark": self.benchmark, "layer": self.layer, "size": self.size, **self.result.to_dict()}
+        return {"benchmark": self.benchmark, "layer": self.layer + 1, "size": self.size, **self.result.to_dict()}
 
     def save(self, folder: str | Path) -> Path:
         """Write metrics.json, and for COCO detections.json in COCO's result format."""
@@ -60,7 +61,7 @@ def detect_objects(
     augment = run.task.recipe.augment
     if model.config.num_channels != 3:
         raise CrateError(f"{run.source}: the model reads {model.config.num_channels} channel; {benchmark} is in color")
-    layer = default_layer(model.config) if layer is None else layer
+    layer = layer_index(default_layer(model.config) if layer is None else layer, model.config.num_hidden_layers)
     size = default_side(model.config) if size is None else size
     if benchmark == "coco":
         objects, found = load_coco(data, split, limit), []
@@ -69,7 +70,7 @@ def detect_objects(
         with run.progress("maskcut", len(objects.images)) as advance:
             for image in objects.images:
                 segments = find_objects(model, image.read(), augment, **settings)
-                found += [Detection.from_mask(image.id, part.mask, part.box, part.score) for part in segments]
+                found += [Detection.from_mask(image.id, part.mask, part.box, part.cut_quality) for part in segments]
                 advance()
         return DetectionReport(benchmark, layer, size, coco_precision(objects, found), tuple(found))
     images = load_voc(data, split, limit)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+import re
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 from typing_extensions import Self
 
+from .._distributed import first_process
+from .._files import is_hub_id
 from ..errors import CrateError, unknown_name
 from ..inspection import read_metrics
 from ..models import CrateForSelfDistillation
@@ -20,6 +23,7 @@ from ..models.base import CratePreTrainedModel
 from ..models.loading import load_model
 from ..models.presets import create_model, list_models
 from ..recipes import Recipe, build_recipe, load_recipe, save_recipe
+from ..recipes.files import Overrides
 from ..recipes.schema import MUST_GIVE
 from ..tasks import TASK_OF_MODEL, Task, TaskPaths, open_task
 
@@ -64,7 +68,7 @@ class RunFolder:
         self.run_folder = path if recipe is not None else _enclosing_run(path)
         """The run folder, also if `source` is a model or a checkpoint inside it; None outside of runs."""
         self.untrained = not path.exists() and self.source in list_models()
-        if not (path.exists() or recipe or self.untrained or _is_hub_id(self.source)):
+        if not (path.exists() or recipe or self.untrained or is_hub_id(self.source)):
             raise unknown_name("run folder, checkpoint file or model", self.source, list_models())
         self.progress = progress or no_progress
         self._kept: tuple[Any, CratePreTrainedModel] | None = None
@@ -82,28 +86,35 @@ class RunFolder:
 
     @classmethod
     def start(cls, folder: str | Path, recipe: Recipe, *, resume: bool = False) -> tuple[Self, Path | None]:
-        """Create a run folder, or find the checkpoint to resume from in an existing one.
+        """Open a folder for training, and find the checkpoint to resume from.
 
-        Two runs are never mixed: a folder that is not empty is refused, and so is a resumed run with another recipe.
+        Two runs are never mixed: a folder with other files is refused, a run with a checkpoint must be resumed, and
+        with the same recipe. What a start without a checkpoint left behind is removed. The recipe is not written yet:
+        `write_recipe` does that when data and model have been built, so that a failed start leaves no run.
         """
         path = Path(folder)
-        file = path / "recipe.yaml"
-        if int(os.environ.get("RANK", "0")) == 0:  # the other processes would see what the first has just created
-            if file.is_file():
-                if not resume:
-                    raise CrateError(
-                        f"{path}: a run is here already; continue it with --resume or use another --output"
-                    )
-                _check_same_recipe(path, load_recipe(str(file)), recipe)
-            elif resume:
-                raise CrateError(f"{path}: there is no run to resume; leave out --resume")
-            elif path.exists() and any(path.iterdir()):
-                raise CrateError(f"{path}: the folder is not empty; use another --output")
-            else:
-                save_recipe(recipe, file)
         run = cls(path, recipe=recipe)
-        found = checkpoints(run.checkpoints_folder) if resume else []
-        return run, found[-1] if found else None
+        found = checkpoints(run.checkpoints_folder)
+        if first_process():  # the other processes would see what the first has just created
+            file = path / "recipe.yaml"
+            if resume:
+                if not file.is_file():
+                    raise CrateError(f"{path}: there is no run to resume; leave out --resume")
+                _check_same_recipe(path, load_recipe(str(file)), recipe)
+            elif found or (path / "model").exists():
+                raise CrateError(
+                    f"{path}: a run is here already; continue it with crate train --resume {path}, "
+                    "or use another --output"
+                )
+            elif path.is_dir():
+                _clear_failed_start(path)
+            elif path.exists():
+                raise CrateError(f"{path}: is a file; use another --output")
+        return run, found[-1] if resume and found else None
+
+    def write_recipe(self) -> None:
+        """Write recipe.yaml, which makes the folder a run."""
+        save_recipe(cast(Recipe, self._recipe), self._root / "recipe.yaml")
 
     @property
     def _root(self) -> Path:
@@ -136,9 +147,16 @@ class RunFolder:
             raise unknown_name("checkpoint", checkpoint, ("last", "best"))
         return self._root / "model" / checkpoint
 
-    def output_folder(self, name: str) -> Path:
-        """Return the default folder for results of one kind, such as `evaluation`."""
-        return Path(f"{name}-{Path(self.source).stem}") if self.folder is None else self.folder / name
+    def output_folder(self, name: str, *details: object) -> Path:
+        """Return the default folder for results of one kind, such as `evaluation`.
+
+        `details` that are not None, such as the name of other data, give results that differ a folder of their own.
+        """
+        stem, suffix = Path(name).stem, Path(name).suffix
+        words = [re.sub(r"[^\w.-]+", "-", str(detail)).strip("-") for detail in details if detail is not None]
+        if self.folder is None:
+            words.append(Path(self.source).stem)
+        return (self.folder or Path()) / ("-".join([stem, *words]) + suffix)
 
     # Recipe, task, history, model
 
@@ -186,6 +204,14 @@ class RunFolder:
                 values = {key.removeprefix("eval_"): value for key, value in line.items() if key.startswith("eval_")}
                 return {key: value for key, value in values.items() if key not in speed}
         raise CrateError(f"{self.source}: the run has not been evaluated yet; continue it with crate train --resume")
+
+    @property
+    def finished(self) -> bool:
+        """Whether training has reached its end and the last model has been evaluated and saved."""
+        lines = read_metrics(self.metrics_file) if self.metrics_file.exists() else []
+        steps = {line["kind"]: line["step"] for line in lines if line["kind"] in ("evaluation", "end")}
+        saved = (self.model_folder("last") / "config.json").is_file()
+        return "end" in steps and steps.get("evaluation") == steps["end"] and saved
 
     @property
     def seconds(self) -> float:
@@ -249,6 +275,25 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(complete, key=lambda path: int(path.name.removeprefix("checkpoint-")))
 
 
+def _clear_failed_start(folder: Path) -> None:
+    """Empty the folder of a run that never wrote a checkpoint; tokenized text is kept, other files are refused."""
+    ours = {"recipe.yaml", "metrics.jsonl", "checkpoints", "logs", "tokenizer", "tokens"}
+    if others := sorted(entry.name for entry in folder.iterdir() if entry.name not in ours):
+        raise CrateError(f"{folder}: the folder is not empty ({others[0]}); use another --output")
+    for name in ours - {"tokens"}:
+        entry = folder / name
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+def resumed_recipe(folder: str | Path, overrides: Overrides = ()) -> Recipe | None:
+    """Return the recipe of the run in a folder, with overrides; None if there is no run."""
+    file = Path(folder) / "recipe.yaml"
+    return load_recipe(str(file), overrides) if file.is_file() else None
+
+
 def resolve_source(source: str | None) -> str | None:
     """Return the location of the weights that `model.from` names: of a run, its last model."""
     if source is None or not (Path(source) / "recipe.yaml").is_file():
@@ -260,10 +305,6 @@ def _enclosing_run(path: Path) -> Path | None:
     """Return the run folder at `path`, or the one that contains the model or checkpoint at `path`."""
     folders = (path, path.parent.parent) if path.is_dir() else ()
     return next((folder for folder in folders if (folder / "recipe.yaml").is_file()), None)
-
-
-def _is_hub_id(source: str) -> bool:
-    return source.count("/") == 1 and not source.startswith((".", "~", "/")) and not Path(source).suffix
 
 
 def _inferred_recipe(model: CratePreTrainedModel, folder: Path | None) -> Recipe:

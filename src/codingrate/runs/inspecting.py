@@ -11,6 +11,7 @@ from PIL import Image
 from .. import inspection
 from ..data import dataset_names, read_picture, text_names
 from ..errors import CrateError
+from ..recipes.schema import MUST_GIVE
 from ..tasks import Reading, Task
 from .folder import Checkpoint, RunFolder
 
@@ -48,8 +49,13 @@ def inspect_runs(
             augment=run.task.recipe.augment if vision else None,
             tokenizer=None if vision else run.task.processor,
             history=None if run.run_folder is None else run.metrics_file,
+            trained=not run.untrained,
+            outcome=(lambda images: task.outcome(model, images, own_data, **read)) if has_data else None,
         )
 
+    read: Any = {key: value for key, value in reading.items() if key != "unreadable"}  # counted once
+    has_data = task.recipe.data.name != MUST_GIVE
+    own_data = task is runs[0].task and runs[0].recipe is not None
     subjects = [subject(name, run) for name, run in zip(names, runs, strict=True)]
     data = {"name": samples.data, "split": samples.split, "samples": samples.total}
     return inspection.inspect_models(subjects, data=data, notes=notes(), progress=runs[0].progress, **options)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from .. import evaluation, inspection, tasks
 from .._report import Report
 from .._state import seeded
+from ..data import ClassMap
 from ..errors import CrateError
+from ..models.base import CratePreTrainedModel
 from ..recipes import load_recipe
 from .folder import Checkpoint, RunFolder
 from .inspecting import inspect_runs, read_pictures
@@ -34,13 +36,20 @@ class Run(RunFolder):
         data: str | None = None,
         split: str | None = None,
         *,
+        labels: ClassMap = None,
         checkpoint: Checkpoint = "last",
         batch_size: int = 64,
     ) -> Report:
-        """Measure the model on a split of the run's data or of other data."""
+        """Measure the model on a split of the run's data or of other data.
+
+        Other data without splits are measured in full; the split `all` measures all splits together. Classes are
+        matched by name. `labels` maps data classes to model classes where the names differ.
+        """
         task, model = self.on_data(data), self.loaded(checkpoint)
+        if labels is not None and not isinstance(task, (tasks.Classification, tasks.SequenceClassification)):
+            raise CrateError(f"--labels maps classes, and task {task.recipe.task} has none; leave it out")
         with self.progress("evaluate", 0) as advance:
-            return task.evaluate(model, split=split, batch_size=batch_size, progress=advance)
+            return task.evaluate(model, split=split, class_map=labels, batch_size=batch_size, progress=advance)
 
     def evaluate_real(
         self, labels: str | Path, *, data: str | None = None, checkpoint: Checkpoint = "last", batch_size: int = 64
@@ -56,15 +65,28 @@ class Run(RunFolder):
         with self.progress("baseline", 0) as advance:
             return self.task.baseline(split, advance)
 
-    def predict(self, inputs: Any, *, checkpoint: Checkpoint = "last") -> list[Any]:
+    def predict(self, inputs: Any, *, checkpoint: Checkpoint = "last", batch_size: int = 64) -> list[Any]:
         """Return labels with scores, features, or text for images or texts, by task."""
         single = isinstance(inputs, (str, Path)) or hasattr(inputs, "convert")
-        return self.task.predict(self.loaded(checkpoint), [inputs] if single else list(inputs))
+        values = [inputs] if single else list(inputs)
+        answers: list[Any] = []
+        with self.progress("predict", len(values)) as advance:
+            for start in range(0, len(values), batch_size):
+                part = values[start : start + batch_size]
+                answers += self.task.predict(self.loaded(checkpoint), part)
+                advance(len(part))
+        return answers
+
+    def export(self, path: str | Path, *, checkpoint: Checkpoint = "last") -> dict[str, Any]:
+        """Write the model to an ONNX file with a free batch size; see `codingrate.runs.export_onnx`."""
+        from .exporting import export_onnx
+
+        return export_onnx(self.model(checkpoint), path)
 
     def reconstruct(
         self, images: Sequence[Any] | None = None, *, count: int = 8, seed: int = 0, checkpoint: Checkpoint = "last"
     ) -> tasks.Reconstruction:
-        """Reconstruct masked images with an autoencoder: the given ones, or the first of the test split."""
+        """Reconstruct masked images with an autoencoder: the given ones, or a balanced sample of the test split."""
         self.expect_task("autoencoding", "reconstruct")
         task, model = cast(tasks.Autoencoding, self.task), self.loaded(checkpoint)
         return task.reconstruct(model, images, seed) if images else task.reconstruct_samples(model, count, seed)
@@ -85,7 +107,7 @@ class Run(RunFolder):
         self,
         data: str | None = None,
         *,
-        split: str = "validation",
+        split: str | None = None,
         text_column: str | None = None,
         separate: str | None = None,
         sampled: bool = False,
@@ -97,26 +119,29 @@ class Run(RunFolder):
     ) -> evaluation.PerplexityReport:
         """Measure the perplexity by sliding windows, or with `sampled` by the paper's random windows.
 
-        `text_column` and `separate` say how other data are read.
+        The split is by default the validation split, or all of other data without splits. `text_column` and `separate`
+        say how other data are read.
         """
         if sampled and (stride is not None or limit is not None):
             option = "--stride" if stride is not None else "--limit"
             raise CrateError(f"{option} has no effect with --sampled; leave one of them out")
-        tokens = self._causal_task(data, text_column, separate).tokens(split)
-        model = self.loaded(checkpoint)
+        task, model = self._causal_task(data, text_column, separate), self.loaded(checkpoint)
+        split = split or task.default_split
+        tokens = task.tokens(split)
         if sampled:
             block = block or model.config.max_tokens
             with self.progress("perplexity", ITERATIONS * 4 * block) as advance:
-                return evaluation.sampled_loss(model, tokens, block=block, iterations=ITERATIONS, progress=advance)
+                options: dict[str, Any] = {"block": block, "iterations": ITERATIONS, "progress": advance}
+                return dataclasses.replace(evaluation.sampled_loss(model, tokens, **options), split=split)
         windows: dict[str, Any] = {"block": block, "stride": stride, "batch_size": batch_size, "limit": limit}
         with self.progress("perplexity", min(limit or len(tokens), len(tokens)) - 1) as advance:
-            return evaluation.perplexity(model, tokens, **windows, progress=advance)
+            return dataclasses.replace(evaluation.perplexity(model, tokens, **windows, progress=advance), split=split)
 
     def ngram(
         self,
         data: str | None = None,
         *,
-        split: str = "validation",
+        split: str | None = None,
         order: int = 3,
         limit: int | None = None,
         text_column: str | None = None,
@@ -125,7 +150,8 @@ class Run(RunFolder):
         """Measure an n-gram model of the run's training text on the tokens that `perplexity` measures."""
         if self.recipe is None:
             raise CrateError(f"{self.source}: --baseline counts the training text of a run; this is only a saved model")
-        tokens = self._causal_task(data, text_column, separate).tokens(split)
+        task = self._causal_task(data, text_column, separate)
+        tokens = task.tokens(split or task.default_split)
         return cast(tasks.CausalLM, self.task).baseline(order=order, limit=limit, tokens=tokens)[f"{order}-gram"]
 
     def lambada(
@@ -187,9 +213,10 @@ class Run(RunFolder):
             "workers": task.recipe.data.workers,
             "max_corrupt": task.recipe.data.max_corrupt,
         }
-        parts = []
+        parts, total = [], {}
         for split, images in (("train", task.data.train), ("test", task.data.test)):
-            known = len(images) if hasattr(images, "__len__") else limit or 0
+            total[split] = None if task.data.streaming else len(images)
+            known = total[split] or limit or 0
             with self.progress(f"{features}, {split}", min(known, limit or known)) as advance:
                 reading = {**settings, "split": split, "progress": advance}
                 if features == "pixels":
@@ -200,7 +227,8 @@ class Run(RunFolder):
         about = {"run": self.source, "checkpoint": str(checkpoint), "data": task.recipe.data.name, "features": features}
         steps = evaluation.probe_steps(len(train), len(test), method, options)
         with self.progress(f"{method} on {features} features", steps) as advance:
-            return evaluation.probe_features(train, test, method, progress=advance, about=about, **options)
+            facts: dict[str, Any] = {"about": about, "total": total}
+            return evaluation.probe_features(train, test, method, progress=advance, **facts, **options)
 
     def finetune(
         self,
@@ -248,8 +276,8 @@ class Run(RunFolder):
     ) -> inspection.InspectionReport:
         """Measure every layer against the objective and look at subspaces, tokens and attention.
 
-        `compare` are other models that are measured on the same samples. `options` are `layers`, `eps`, `measure` and
-        `command` of `codingrate.inspection.inspect_models`.
+        `compare` are other models that are measured on the same samples. `options` are `layers` (indices), `eps`,
+        `measure` and `command` of `codingrate.inspection.inspect_models`.
         """
         others = [other if isinstance(other, Run) else Run(other, progress=self.progress) for other in compare]
         reading: Any = {"split": split, "limit": limit, "batch_size": batch_size}
@@ -260,7 +288,7 @@ class Run(RunFolder):
     ) -> list[list[inspection.ImageAttention]]:
         """Compute the class token's attention over image files or PIL images: for each image, an entry per layer.
 
-        `options` are `layers`, `head`, `mass` and `size` of `codingrate.inspection.attend_images`.
+        `options` are `layers` (indices), `head`, `mass` and `size` of `codingrate.inspection.attend_images`.
         """
         pictures, _ = read_pictures(self, images)
         return inspection.attend_images(self.loaded(checkpoint), pictures, self.task.recipe.augment, **options)
@@ -268,9 +296,10 @@ class Run(RunFolder):
     def segment(
         self, images: Sequence[Any], *, checkpoint: Checkpoint = "last", **options: Any
     ) -> list[list[inspection.Segment]]:
-        """Find objects in image files or PIL images by MaskCut: for each image, a list of segments.
+        """Find regions in image files or PIL images by MaskCut: for each image, a list of segments.
 
-        `options` are `masks`, `threshold`, `layer`, `refine` and `side` of `codingrate.inspection.find_objects`.
+        `options` are `masks`, `threshold`, `layer` (an index), `refine` and `side` of
+        `codingrate.inspection.find_objects`.
         """
         pictures, _ = read_pictures(self, images)
         model, augment = self.loaded(checkpoint), self.task.recipe.augment
@@ -281,8 +310,13 @@ class Run(RunFolder):
     ) -> DetectionReport:
         """Measure the objects found without labels on COCO (AP of MaskCut) or VOC (mIoU of attention maps).
 
-        `options` are `split`, `layer`, `threshold`, `size`, `limit` and `refine`.
+        `options` are `split`, `layer` (an index), `threshold`, `size`, `limit` and `refine`.
         """
         from .detection import detect_objects
 
         return detect_objects(self, self.loaded(checkpoint), data, benchmark, **options)
+
+
+def load(source: str | Path, checkpoint: Checkpoint = "last") -> CratePreTrainedModel:
+    """Load the model of a run, of a folder or file of weights, or of a hub id, in eval mode: `Run(source).model()`."""
+    return Run(source).model(checkpoint)

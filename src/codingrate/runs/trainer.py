@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import shutil
@@ -19,6 +20,7 @@ from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..tasks import Task
 from .folder import checkpoints
+from .interruption import shield_worker
 from .optimizers import WeightAverage, build_optimizer, build_schedule
 
 STAGING = ".writing"
@@ -33,7 +35,9 @@ class CrateTrainer(Trainer):
         self.recipe, self.task = task.recipe, task
         decay = self.recipe.run.ema
         self.ema = WeightAverage(cast(nn.Module, self.model), decay) if decay else None
+        self.loaders: list[Any] = []  # those with workers
         self.samples_seen = 0  # by this process since training began, for the progress line
+        self.recent_loss = math.nan  # running mean over some ten steps, for the progress line
         self.totals: dict[str, tuple[Tensor, int]] = {}  # metrics since the last log: sums over samples, samples
         self.warned = False
         self._micro_step = 0
@@ -47,6 +51,21 @@ class CrateTrainer(Trainer):
             state.distributed_type = DistributedType.FSDP
             state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
             self.is_fsdp_enabled = True
+
+    def _get_dataloader(self, *args: Any, **kwargs: Any) -> Any:
+        loader: Any = super()._get_dataloader(*args, **kwargs)
+        if loader.num_workers:
+            inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps the loader
+            inner.worker_init_fn = functools.partial(shield_worker, inner.worker_init_fn)
+            self.loaders.append(inner)
+        return loader
+
+    def close_workers(self) -> None:
+        """End the loader workers; at the end of Python they would be waited for, because they ignore a signal."""
+        for loader in self.loaders:
+            if loader._iterator is not None:
+                loader._iterator._shutdown_workers()
+                loader._iterator = None
 
     # Inputs and loss
 
@@ -116,6 +135,8 @@ class CrateTrainer(Trainer):
         loss: Tensor = super().training_step(model, *args, **kwargs)
         if not math.isfinite(float(loss)):
             raise CrateError(f"the loss is {float(loss)} at step {self.state.global_step}; lower optimizer.lr")
+        first = math.isnan(self.recent_loss)
+        self.recent_loss = float(loss) if first else 0.9 * self.recent_loss + 0.1 * float(loss)
         return loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:

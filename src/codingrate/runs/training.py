@@ -22,8 +22,10 @@ from ..models.layers import Layer
 from ..recipes import Recipe, load_recipe
 from ..recipes.files import Overrides
 from ..tasks import Task
-from ..tasks.base import first_samples
+from ..tasks.base import balanced_samples
 from .callbacks import AverageWeights, Layerwise, Metrics, ProgressLine, SavedModels, TaskHooks
+from .folder import resumed_recipe
+from .interruption import TrainingStopped, interruptible
 from .trainer import CrateTrainer
 
 if TYPE_CHECKING:
@@ -42,29 +44,40 @@ def train(
     """Train by a recipe, given by name, file or object, and return the run.
 
     `output` is the run folder. Default: `runs/RECIPE`. With `resume`, training continues from the last complete
-    checkpoint. `overrides` are `key=value` strings or a mapping of recipe keys to values.
+    checkpoint; then a run folder can be given in place of the recipe, and nothing else is needed. `overrides` are
+    `key=value` strings or a mapping of recipe keys to values.
+
+    Ctrl-C and SIGTERM end training after the current step with a checkpoint, and raise `TrainingStopped`.
     """
-    if not isinstance(recipe, Recipe):
-        name = str(recipe)
-        output = output or Path("runs") / "-".join(filter(None, (Path(name).stem, variant)))
-        recipe = load_recipe(name, overrides, variant)
-    if output is None:
-        raise CrateError("`output` is missing; give the folder of the run")
     from .run import Run
 
-    _ = recipe.data_name, recipe.source  # refuse a recipe without data or source before anything is written
+    if not isinstance(recipe, Recipe):
+        name = str(recipe)
+        stored = resumed_recipe(name, overrides) if resume and output is None else None
+        output = output or (name if stored else Path("runs") / "-".join(filter(None, (Path(name).stem, variant))))
+        recipe = stored or load_recipe(name, overrides, variant)
+    if output is None:
+        raise CrateError("`output` is missing; give the folder of the run")
+    _ = recipe.data_name, recipe.source  # refuse a recipe without data or source before anything is opened
     run, checkpoint = Run.start(output, recipe, resume=resume)
     with preserved_random_state(), quiet_transformers():
         task = run.task
         trainer = build_trainer(run, task, task.build_model(), quiet)
+        if trainer.is_world_process_zero():
+            run.write_recipe()
         try:
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            with interruptible(trainer) as interruption:
+                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            if interruption.signal is not None:
+                raise TrainingStopped(run.source, trainer.state.global_step, interruption.signal)
             if not _evaluated(trainer):
                 trainer.evaluate()
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
-            raise CrateError(f"cannot write {run.folder}: {error.strerror}; continue with --resume") from error
+            raise CrateError(
+                f"cannot write {run.folder}: {error.strerror}; continue with crate train --resume {run.source}"
+            ) from error
     return run
 
 
@@ -102,8 +115,8 @@ def build_trainer(run: Run, task: Task, model: CratePreTrainedModel, quiet: bool
     trainer.add_callback(metrics)
     trainer.add_callback(SavedModels(task, lambda name: save_model(trainer, run.model_folder(cast(Any, name)))))
     if recipe.run.layerwise_epochs and not trainer.is_fsdp_enabled:  # measuring needs whole weights
-        batches = task.layerwise_batch(first_samples(test_data, recipe.run.layerwise_images))
-        trainer.add_callback(Layerwise(metrics, batches, recipe.run.layerwise_epochs))
+        batches = task.layerwise_batch([*balanced_samples(test_data, recipe.run.layerwise_images).values()])
+        trainer.add_callback(Layerwise(metrics, tensorboard, batches, recipe.run.layerwise_epochs))
     if not quiet:
         trainer.add_callback(ProgressLine(trainer, run.name))
     return trainer
@@ -116,7 +129,7 @@ def training_arguments(
     recipe = task.recipe
     run, schedule = recipe.run, recipe.schedule
     share, rest = divmod(schedule.batch_size, world_size)
-    device_batch = run.per_device_batch_size or share
+    device_batch = min(run.per_device_batch_size or share, share)
     if rest or share % device_batch:
         raise CrateError(
             f"schedule.batch_size {schedule.batch_size} is not a multiple of {world_size} processes × {device_batch} "

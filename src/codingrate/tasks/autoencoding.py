@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from ..errors import CrateError
-from ..evaluation.inputs import check_image_input
+from ..evaluation.features import check_image_input
 from ..models.autoencoder import CrateForMaskedAutoencoding, kept_patches, random_mask
 from ..models.base import CratePreTrainedModel, eval_mode
-from .base import Step, first_samples, generator
+from .base import SHOWN, Reading, Step, balanced_samples, expect_model, generator
 from .images import ImageTask, MeasuredSplit
 from .reports import Reconstruction, ReconstructionReport
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from ..inspection import Outcome
 
 
 def own_masks(pixel_values: Tensor, patches: int, ratio: float, seed: int = 0) -> Tensor:
@@ -72,18 +78,40 @@ class Autoencoding(ImageTask):
             loss=float(losses.mean()),
             loss_std=float(losses.std()),
             seconds=measured.seconds,
+            total=measured.crops.data.total,
+            unreadable=len(measured.crops.corrupt),
         )
+
+    def outcome(
+        self, model: CratePreTrainedModel, images: Sequence[Image], own_data: bool, **reading: Unpack[Reading]
+    ) -> Outcome:
+        """Compare with one color: the mean of the data or, if patches are normalized, the mean of each patch."""
+        from ..inspection import Outcome, Sample, Score
+
+        autoencoder, losses = expect_model(model, CrateForMaskedAutoencoding, self.recipe.task), []
+        with eval_mode(model), torch.inference_mode():
+            for pixels in self.batches(model, **reading):
+                mask = self.add_targets({"pixel_values": pixels}, None, model)["mask"]
+                patches = autoencoder.embedding.patches(pixels)[0]
+                losses += autoencoder.patch_errors(patches, torch.zeros_like(patches))[mask].flatten().tolist()
+        loss = float(self.measure_split(model, **reading).values["loss"].mean())
+        name = "the mean of each patch" if model.config.normalize_pixels else "the mean color of the data"
+        score = Score("Reconstruction loss of masked patches", loss, False, float(np.mean(losses)), name)
+        rebuilt = self.reconstruct_samples(model, SHOWN)
+        rows = zip(rebuilt.pictures(), rebuilt.losses, strict=True)
+        samples = [Sample(f"loss {loss:.3f}", None, row) for row, loss in rows]
+        return Outcome([score], samples, "Original, masked and reconstructed images")
 
     def reconstruct(self, model: CratePreTrainedModel, images: Sequence[Any], seed: int = 0) -> Reconstruction:
         """Reconstruct image files or PIL images under masks drawn from `seed`."""
         return self.reconstruct_pixels(model, [str(image) for image in images], self.read(images), seed)
 
     def reconstruct_samples(self, model: CratePreTrainedModel, count: int, seed: int = 0) -> Reconstruction:
-        """Reconstruct the first readable images of the test split."""
-        samples = enumerate(first_samples(self.datasets()[1], count))
-        readable = [(index, sample) for index, sample in samples if sample["corrupt"] is None]
-        pixels = self.layerwise_batch([sample for _, sample in readable])[0]
-        return self.reconstruct_pixels(model, [f"test image {index}" for index, _ in readable], pixels, seed)
+        """Reconstruct readable images of the test split, balanced over its classes."""
+        samples = balanced_samples(self.datasets()[1], count)
+        readable = {index: sample for index, sample in samples.items() if sample["corrupt"] is None}
+        pixels = self.layerwise_batch([*readable.values()])[0]
+        return self.reconstruct_pixels(model, [f"test image {index}" for index in readable], pixels, seed)
 
     def reconstruct_pixels(
         self, model: CratePreTrainedModel, names: list[str], pixels: Tensor, seed: int

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict, cast
 
 import numpy as np
 import torch
@@ -16,13 +18,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from .._files import write_text
 from .._report import Report
 from .._state import seeded
-from ..data import dataset_names, text_names
+from ..data import ClassMap, balanced_indices, dataset_names, text_names
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel, eval_mode
 from ..models.loading import load_model
 from ..recipes.schema import Recipe
+from .card import model_card
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from ..inspection import Outcome
+
+SHOWN = 6
+"""Number of samples that the summary of an inspection shows."""
 
 Progress = Callable[[int], None]
 """A function that is told how many samples were just processed."""
@@ -79,6 +91,8 @@ class Reading(TypedDict, total=False):
     progress: Progress
     unreadable: list[str]
     """List to which the names of images that could not be read are added."""
+    class_map: ClassMap
+    """Model classes by data class, for data whose classes have other names."""
 
 
 class Task(ABC):
@@ -105,7 +119,7 @@ class Task(ABC):
 
         With `held_out`, data without splits are used in full for evaluation; otherwise a share is split off.
         """
-        whole = held_out and name not in (*dataset_names(), *text_names())
+        whole = held_out and (path is not None or name not in (*dataset_names(), *text_names()))
         share = 1.0 if whole else None
         data = replace(self.recipe.data, name=name, path=path, streaming=False, test_share=share)
         return type(self)(replace(self.recipe, data=data), self.paths)
@@ -157,6 +171,18 @@ class Task(ABC):
         except CrateError as error:
             raise CrateError(f"model.from={self.recipe.source}: {error}") from error
 
+    def log_source(self, source: CratePreTrainedModel, model: CratePreTrainedModel) -> None:
+        """Log which weights of the new model are those of the source model, and which are new."""
+        before = source.state_dict()
+        new = [name for name, value in model.state_dict().items() if not _equal(before.get(name), value)]
+        parts = dict.fromkeys("positions" if ".positions." in name else _part(name) for name in new)
+        config = model.config
+        shape = f"{config.num_hidden_layers} layers, width {config.hidden_size}, {config.num_attention_heads} heads"
+        names = ", ".join(f"{part} ({config.num_labels} outputs)" if part == "head" else part for part in parts)
+        logging.getLogger("codingrate").info(
+            f"model.from={self.recipe.source}: took its architecture and weights ({shape}); new: {names or 'nothing'}"
+        )
+
     @abstractmethod
     def create_model(self) -> CratePreTrainedModel:
         """Create the model for `build_model`."""
@@ -200,9 +226,13 @@ class Task(ABC):
         """Return the metrics of an evaluation in a few words."""
 
     def save(self, model: CratePreTrainedModel, weights: dict[str, Tensor] | None, folder: Path) -> None:
-        """Write the model for evaluation and its processor; `weights` are the gathered weights of a sharded model."""
+        """Write the model for evaluation, its processor and a model card.
+
+        `weights` are the gathered weights of a sharded model.
+        """
         model.save_pretrained(folder, state_dict=weights)
         self.processor.save_pretrained(folder)
+        write_text(folder / "README.md", model_card(model, self.recipe))
 
     # Evaluation, prediction, inspection
 
@@ -224,6 +254,18 @@ class Task(ABC):
     def baseline(self, split: str | None = None, progress: Progress | None = None) -> dict[str, dict[str, float]]:
         """Measure a simple rival on the task's data; the result has an entry per split or rival."""
         raise CrateError(f"task {self.recipe.task} has no baseline; for images use crate probe --baseline")
+
+    def outcome(
+        self, model: CratePreTrainedModel, images: Sequence[Image], own_data: bool, **reading: Unpack[Reading]
+    ) -> Outcome:
+        """Measure a model beside a simple baseline for the summary of an inspection, and show a few samples.
+
+        `images` are the first samples of an image task. Token frequencies are a baseline only on a model's `own_data`,
+        whose training text can be counted.
+        """
+        from ..inspection import Outcome
+
+        return Outcome()
 
     @abstractmethod
     def predict(self, model: CratePreTrainedModel, inputs: Sequence[Any]) -> list[Any]:
@@ -247,6 +289,15 @@ class Task(ABC):
         """Turn samples of the evaluation dataset into inputs for the layer-wise measures during training."""
 
 
+def _equal(one: Tensor | None, other: Tensor) -> bool:
+    return one is not None and torch.equal(one, other)
+
+
+def _part(name: str) -> str:
+    """Return the part of a model that a parameter belongs to."""
+    return name.removeprefix("crate.").split(".")[0].removesuffix("_norm")
+
+
 def weighted_means(values: Values) -> dict[str, float]:
     """Return the mean of each metric over samples, weighted by `weight` if it is there."""
     weight = values.get("weight")
@@ -266,11 +317,19 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def first_samples(dataset: Any, count: int) -> list[Any]:
-    """Return the first samples of a dataset or a stream."""
-    if hasattr(dataset, "__len__"):
-        return [dataset[index] for index in range(min(count, len(dataset)))]
-    return [sample for sample, _ in zip(dataset, range(count), strict=False)]
+STREAM_NOTE = "the data are a stream, so the samples are its first ones, whatever their class"
+
+
+def balanced_samples(dataset: Any, count: int) -> dict[int, Any]:
+    """Return samples of a dataset by index, balanced over its classes, or at random if it has no `labels`.
+
+    Of a stream, they are the first ones.
+    """
+    if not hasattr(dataset, "__len__"):
+        logging.getLogger("codingrate").info(STREAM_NOTE)
+        return dict(enumerate(itertools.islice(dataset, count)))
+    labels = getattr(dataset, "labels", np.zeros(len(dataset)))
+    return {index: dataset[index] for index in balanced_indices(labels, count)}
 
 
 def freeze_body(model: nn.Module, head: tuple[str, ...]) -> None:

@@ -26,13 +26,13 @@ from ..data import (
     torch_dataset,
 )
 from ..errors import CrateError
-from ..evaluation.inputs import check_image_input
+from ..evaluation.features import check_image_input
 from ..models.base import CratePreTrainedModel, eval_mode
 from ..models.loading import transfer_body
 from ..models.presets import create_model
 from ..models.processing import image_processor
 from ..recipes.schema import MUST_GIVE, Recipe
-from .base import Reading, Samples, Task, TaskPaths, Values
+from .base import STREAM_NOTE, Reading, Samples, Task, TaskPaths, Values
 
 
 class MeasuredSplit(NamedTuple):
@@ -53,6 +53,8 @@ class ImageTask(Task):
 
     def with_data(self, name: str, path: str | None = None, *, held_out: bool = True) -> Task:
         other = super().with_data(name, path, held_out=held_out)
+        if other.recipe.data.test_share == 1:  # the columns of the run are tried first
+            return other
         columns = replace(other.recipe.data, image_column=None, label_column=None)  # the run's columns may not fit
         return type(self)(replace(other.recipe, data=columns), self.paths)
 
@@ -127,11 +129,14 @@ class ImageTask(Task):
             return create_model(section.name, **{**(defaults or {}), **fields, **section.config})
         source = self.load_source()
         if not continue_training:
-            return transfer_body(source, {**fields, **section.config})
+            model = transfer_body(source, {**fields, **section.config})
+            self.log_source(source, model)
+            return model
         if section.config or any(getattr(source.config, key) != value for key, value in fields.items()):
             raise CrateError(
                 "model.from: training continues with the model as it is; leave out model.config and keep its image size"
             )
+        self.log_source(source, source)
         return source
 
     # Evaluation
@@ -143,10 +148,12 @@ class ImageTask(Task):
         """Summarize the metrics of a split."""
         raise NotImplementedError  # abstract: tasks with an evaluation of their own do not call it
 
-    def measure_split(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> MeasuredSplit:
-        """Measure every image of a split, with the evaluation crop, in eval mode."""
+    def measure_split(
+        self, model: CratePreTrainedModel, data: ImageData | None = None, **reading: Unpack[Reading]
+    ) -> MeasuredSplit:
+        """Measure every image of a split, with the evaluation crop, in eval mode; `data` are by default the task's."""
         start = time.perf_counter()
-        crops = self._crops(model, self.data, self.recipe.augment, reading)
+        crops = self._crops(model, data or self.data, self.recipe.augment, reading)
         inputs = ({"pixel_values": pixels, "labels": labels.to(model.device)} for pixels, labels in crops)
         values = self.measure_batches(model, (self.add_targets(batch, None, model) for batch in inputs))
         return MeasuredSplit(values, crops, time.perf_counter() - start)
@@ -199,9 +206,9 @@ class ImageTask(Task):
     def samples(self, split: str | None, limit: int) -> Samples:
         data, _, notes = self.inspected
         split = split or self.default_split
-        rows = data.train if split == "train" else data.test
-        count = min(len(rows), limit) if hasattr(rows, "__len__") else limit
-        return Samples(data.name, split, count, notes)
+        if data.streaming:
+            return Samples(data.name, split, limit, (*notes, f"{STREAM_NOTE.capitalize()}."))
+        return Samples(data.name, split, min(len(data.split(split)), limit), notes)
 
     def batches(
         self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]

@@ -36,13 +36,20 @@ from ..models.language import CrateForCausalLM, CrateForMaskedLM
 from ..recipes.schema import Separator
 from .base import Progress, Reading, Samples, Step, Task, Values, expect_model, generator, no_progress, weighted_means
 from .reports import MaskedReport
-from .text import TextTask, choose_split, spread
+from .text import TextTask, spread
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from transformers import PreTrainedTokenizerBase
+
+    from ..inspection import Outcome, Sample
 
 COUNTED = 20_000_000
 """Largest number of training tokens that a baseline counts, about a minute."""
+READ, WRITTEN = 24, 60
+"""Number of tokens of the prompt in a summary, and of its continuation."""
+UNLEARNED = 0.01
+"""Nats below the loss of the token frequencies from which a model counts as having learned more."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,13 @@ class LanguageTask(TextTask):
     evaluation_batch_size: ClassVar[int] = 1  # logits are as wide as the vocabulary
     kind: ClassVar[Literal["masked", "causal"]]
     special_tokens: ClassVar[Literal["eos", "bos_eos"]]
+    predicted: ClassVar[str]
+    """Name of what is predicted."""
+
+    @property
+    def default_split(self) -> str:  # type: ignore[override]
+        """The validation split, or all of a text without splits from which nothing was held out."""
+        return "all" if self.data.text.whole else "validation"
 
     def with_data(
         self,
@@ -94,15 +108,22 @@ class LanguageTask(TextTask):
             )
         return TokenizedText(text, tokenizer)
 
+    @cached_property
+    def _tokens(self) -> dict[str, TokenFile]:
+        """Splits that were tokenized before."""
+        return {}
+
     def tokens(self, split: str, progress: Progress | None = None) -> TokenFile:
         """Return a split as token ids; text is tokenized on first use and kept in the run's token folder."""
+        if split not in self._tokens:
+            self._tokens[split] = self._pack(split, progress)
+        return self._tokens[split]
+
+    def _pack(self, split: str, progress: Progress | None) -> TokenFile:
         text = self.data.text
-        documents = choose_split(
-            text.name, {"train": text.train, "validation": text.validation, "test": text.test}, split
-        )
         with main_process_first():
             return pack_text(
-                documents,
+                text.split(split),
                 self.tokenizer,
                 name=f"{text.name}-{split}",
                 folder=self.recipe.text.cache or self.paths.tokens,
@@ -112,6 +133,40 @@ class LanguageTask(TextTask):
 
     def collate(self, samples: Any) -> dict[str, Any]:
         return {"input_ids": torch.stack([sample["input_ids"] for sample in samples])}
+
+    @cached_property
+    def references(self) -> dict[str, float]:
+        """Loss on the validation text of models that know only how often tokens, or pairs of tokens, occur."""
+        raise NotImplementedError  # abstract
+
+    def compare(self, loss: float) -> str:
+        """Return the loss of the simple models in brackets, and a warning if the loss is no better."""
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in self.references.items())
+        unigram = self.references["unigram"]
+        learned = loss < unigram - UNLEARNED
+        return f" ({shown})" if learned else f" ({shown}: it has not learned more than token frequencies yet)"
+
+    def outcome(
+        self, model: CratePreTrainedModel, images: Sequence[Image], own_data: bool, **reading: Unpack[Reading]
+    ) -> Outcome:
+        from ..inspection import Outcome, Score
+
+        batches = (self.prepare(batch, None, model) for batch in self.batches(model, **reading))
+        loss = self.summarize(self.measure_batches(model, batches))["loss"]
+        unigram = self.unigram(reading.get("split")) if own_data else None
+        name = f"Loss in nats per {self.predicted}"
+        score = Score(name, loss, baseline=unigram, baseline_name="unigram, token frequencies only")
+        ids = next(iter(self.batches(model, split=reading.get("split"), limit=1)))["input_ids"][0]
+        ids = ids[: max(2, min(READ, len(ids) // 2))]  # leaves space for special tokens
+        return Outcome([score], *self.answered(model, ids))
+
+    def unigram(self, split: str | None) -> float:
+        """Return the loss of the token frequencies of the training text on a split."""
+        raise NotImplementedError  # abstract
+
+    def answered(self, model: CratePreTrainedModel, ids: Tensor) -> tuple[list[Sample], str]:
+        """Return what the model makes of the beginning of a text, and a title for it."""
+        raise NotImplementedError  # abstract
 
     def samples(self, split: str | None, limit: int) -> Samples:
         split = split or self.default_split
@@ -144,7 +199,7 @@ class CausalLM(LanguageTask):
     consecutive in evaluations during training.
     """
 
-    kind, special_tokens = "causal", "eos"
+    kind, special_tokens, predicted = "causal", "eos", "token"
 
     def create_model(self) -> CratePreTrainedModel:
         return self.build_language_model(CrateForCausalLM, "crate-gpt-base")
@@ -176,9 +231,15 @@ class CausalLM(LanguageTask):
         loss = weighted_means(values)["loss"]
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": loss * self._bits_per_nat}
 
+    @cached_property
+    def references(self) -> dict[str, float]:
+        orders = {"unigram": 1, "bigram": 2}
+        return {name: self.baseline(order=n)[f"{n}-gram"]["cross_entropy"] for name, n in orders.items()}
+
     def headline(self, metrics: dict[str, float]) -> str:
+        loss = metrics["loss"]
         return (
-            f"validation loss {metrics['loss']:.4f} nats per token, perplexity {metrics['perplexity']:.2f}, "
+            f"validation loss {loss:.4f} nats per token{self.compare(loss)}, perplexity {metrics['perplexity']:.2f}, "
             f"{metrics['bits_per_byte']:.4f} bits per byte"
         )
 
@@ -187,13 +248,15 @@ class CausalLM(LanguageTask):
 
     def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> Report:
         """Measure the perplexity by sliding windows of the recipe's context length."""
-        return perplexity(
+        split = reading.get("split") or self.default_split
+        report = perplexity(
             model,
-            self.tokens(reading.get("split") or self.default_split),
+            self.tokens(split),
             block=self.recipe.text.block,
             batch_size=reading.get("batch_size", 64),
             progress=reading.get("progress"),
         )
+        return replace(report, split=split)
 
     def baseline(
         self,
@@ -220,6 +283,18 @@ class CausalLM(LanguageTask):
             }
         }
 
+    def unigram(self, split: str | None) -> float:
+        return self.baseline(split, order=1)["1-gram"]["cross_entropy"]
+
+    def answered(self, model: CratePreTrainedModel, ids: Tensor) -> tuple[list[Sample], str]:
+        from ..inspection import Sample
+        from .generation import generate
+
+        prompt = str(self.tokenizer.decode(ids, skip_special_tokens=True))
+        written = generate(model, self.tokenizer, prompt, tokens=WRITTEN).text if prompt.strip() else ""
+        sample = Sample("The prompt is from the data; the model continues it (seed 0).", text=prompt, answer=written)
+        return [sample] if written else [], "A sample of generated text"
+
     def predict(self, model: CratePreTrainedModel, inputs: Sequence[Any]) -> list[str]:
         """Return the greedy continuation of every prompt."""
         from .generation import generate
@@ -230,7 +305,7 @@ class CausalLM(LanguageTask):
 class MaskedLM(LanguageTask):
     """Cross-entropy of masked tokens: a new mask in every training step, each block's own mask in evaluation."""
 
-    kind, special_tokens = "masked", "bos_eos"
+    kind, special_tokens, predicted = "masked", "bos_eos", "masked token"
 
     @cached_property
     def masking(self) -> Masking:
@@ -268,8 +343,13 @@ class MaskedLM(LanguageTask):
         correct = (logits.argmax(-1) == labels).sum(dim=1)
         return {"loss": losses.double().sum(dim=1) / divisor, "accuracy": correct / divisor, "weight": count}
 
+    @cached_property
+    def references(self) -> dict[str, float]:
+        return {name: values["cross_entropy"] for name, values in self.baseline().items()}
+
     def headline(self, metrics: dict[str, float]) -> str:
-        return f"validation loss {metrics['loss']:.4f} nats per masked token, accuracy {metrics['accuracy']:.2%}"
+        loss, accuracy = metrics["loss"], metrics["accuracy"]
+        return f"validation loss {loss:.4f} nats per masked token{self.compare(loss)}, accuracy {accuracy:.2%}"
 
     def layerwise_batch(self, samples: list[Any]) -> list[Tensor]:
         return [self.collate(samples)["input_ids"]]
@@ -277,10 +357,9 @@ class MaskedLM(LanguageTask):
     def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> MaskedReport:
         expect_model(model, CrateForMaskedLM, self.recipe.task)
         check_tokenizer(self.tokenizer, model.config)
-        start, blocks = (
-            time.perf_counter(),
-            Blocks(self.tokens(reading.get("split") or self.default_split), self.recipe.text.block),
-        )
+        start, split = time.perf_counter(), reading.get("split") or self.default_split
+        tokens = self.tokens(split)
+        blocks = Blocks(tokens, self.recipe.text.block)
         values = self.measure_batches(model, self.loaded(model, blocks, reading))
         masked = int(values["weight"].sum())
         if not masked:
@@ -293,6 +372,8 @@ class MaskedLM(LanguageTask):
             tokens=masked,
             block=self.recipe.text.block,
             seconds=time.perf_counter() - start,
+            split=split,
+            total=len(tokens),
         )
 
     def baseline(self, split: str | None = None, progress: Progress | None = None) -> dict[str, dict[str, float]]:
@@ -304,6 +385,22 @@ class MaskedLM(LanguageTask):
             special_ids=self.masking.special_ids,
         )
         return {"unigram": {"cross_entropy": loss}}
+
+    def unigram(self, split: str | None) -> float:
+        return self.baseline(split)["unigram"]["cross_entropy"]
+
+    def answered(self, model: CratePreTrainedModel, ids: Tensor) -> tuple[list[Sample], str]:
+        from ..inspection import Sample
+
+        middle, mask, tokenizer = len(ids) // 2, self.masking.mask_id, self.tokenizer
+        masked = [*ids[:middle].tolist(), mask, *ids[middle + 1 :].tolist()]
+        special = {*tokenizer.all_special_ids} - {mask}
+        text = str(tokenizer.decode([number for number in masked if number not in special]))
+        guesses = fill_masks(model, tokenizer, text, 3)
+        answer = ", ".join(f"{guess.token!r} {guess.probability:.0%}" for guess in guesses[0]) if guesses else ""
+        truth = str(tokenizer.decode([int(ids[middle])]))
+        sample = Sample(f"The masked token is {truth!r}.", text=text, answer=f" → {answer}")
+        return [sample], "A masked token and the model's candidates"
 
     def predict(self, model: CratePreTrainedModel, inputs: Sequence[Any]) -> list[list[list[Candidate]]]:
         """Return for every text the most probable tokens of each of its masks."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from ..errors import CrateError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from .base import Values
     from .images import MeasuredSplit
 
 _LARGEST_CONFUSION = 4096  # classes; the matrix of ImageNet-21K would take four gigabytes
@@ -29,7 +29,7 @@ _LARGEST_IN_JSON = 100
 
 @dataclass(frozen=True, eq=False)
 class ClassificationReport(EvaluationReport):
-    """Accuracy of a classifier. Shares lie in [0, 1]; unreadable images count only in `corrupt`."""
+    """Accuracy of a classifier. Shares lie in [0, 1]; unreadable images count only in `corrupt` and `unreadable`."""
 
     data: str
     """Name of the dataset."""
@@ -54,24 +54,24 @@ class ClassificationReport(EvaluationReport):
     seconds: float
     """Time of the evaluation, including loading."""
     images_per_second: float
+    total: int | None = None
+    """Number of images in all splits of the data; None for streams."""
+    unreadable: int = 0
+    """Number of images that could not be read."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; the confusion matrix is included for at most 100 classes."""
+        """Return plain values; the confusion matrix is included for at most 100 classes, `top5` for more than five."""
         values = super().to_dict()
         if self.confusion is None or len(self.classes) > _LARGEST_IN_JSON:
             del values["confusion"]
+        if self.top5 is None:
+            del values["top5"]
         return values
 
     def save(self, folder: str | Path) -> Path:
         """Write per_class.csv, confusion.csv, confusion.png, and metrics.json last."""
-        directory = Path(folder)
-        _write_csv(pd.DataFrame(self.per_class), directory / "per_class.csv")
-        if self.confusion is not None:
-            table = pd.DataFrame(self.confusion, columns=list(self.classes))
-            table.insert(0, "true \\ predicted", list(self.classes), allow_duplicates=True)
-            _write_csv(table, directory / "confusion.csv")
-            confusion_picture(self.confusion, self.classes, directory / "confusion.png")
-        return super().save(directory)
+        _save_classes(Path(folder), self.per_class, self.confusion, self.classes)
+        return super().save(folder)
 
     def _repr_html_(self) -> str:
         return super()._repr_html_() + pd.DataFrame(self.per_class).to_html(index=False)
@@ -80,32 +80,63 @@ class ClassificationReport(EvaluationReport):
 def classification_report(measured: MeasuredSplit, metrics: dict[str, float]) -> ClassificationReport:
     """Build the report of a classifier from the predictions and labels of a split."""
     crops, classes = measured.crops, measured.crops.data.classes
-    true, predicted = (measured.values[name].astype(np.int64) for name in ("label", "prediction"))
-    images = np.bincount(true, minlength=len(classes))
+    images = len(measured.values["label"])
+    per_class, confusion = class_tables(measured.values, classes, "images")
+    return ClassificationReport(
+        data=crops.data.name,
+        split=crops.split,
+        images=images,
+        corrupt=crops.corrupt,
+        loss=metrics["loss"],
+        top1=metrics["top1"],
+        top5=metrics.get("top5"),
+        per_class=per_class,
+        confusion=confusion,
+        classes=classes,
+        real_top1=None,
+        seconds=measured.seconds,
+        images_per_second=images / measured.seconds,
+        total=crops.data.total,
+        unreadable=len(crops.corrupt),
+    )
+
+
+def class_tables(
+    values: Values, classes: Sequence[str], unit: str
+) -> tuple[list[dict[str, Any]], NDArray[np.int64] | None]:
+    """Return the accuracy of each class and the confusion matrix, from the `label` and `prediction` of every sample.
+
+    `unit` is the key of the number of samples of a class: images or sentences.
+    """
+    true, predicted = (values[name].astype(np.int64) for name in ("label", "prediction"))
+    samples = np.bincount(true, minlength=len(classes))
     correct = np.bincount(true[true == predicted], minlength=len(classes))
     confusion = None
     if len(classes) <= _LARGEST_CONFUSION:
         confusion = np.zeros((len(classes), len(classes)), np.int64)
         np.add.at(confusion, (true, predicted), 1)
     per_class = [
-        {"class": name, "images": int(count), "accuracy": int(right) / int(count) if count else None}
-        for name, count, right in zip(classes, images, correct, strict=True)
+        {"class": name, unit: int(count), "accuracy": int(right) / int(count) if count else None}
+        for name, count, right in zip(classes, samples, correct, strict=True)
     ]
-    return ClassificationReport(
-        data=crops.data.name,
-        split=crops.split,
-        images=len(true),
-        corrupt=crops.corrupt,
-        loss=metrics["loss"],
-        top1=metrics["top1"],
-        top5=metrics["top5"] if len(classes) > 5 else None,
-        per_class=per_class,
-        confusion=confusion,
-        classes=classes,
-        real_top1=None,
-        seconds=measured.seconds,
-        images_per_second=len(true) / measured.seconds,
-    )
+    return per_class, confusion
+
+
+def _save_classes(
+    folder: Path,
+    per_class: list[dict[str, Any]],
+    confusion: NDArray[np.int64] | None,
+    classes: Sequence[str],
+    unit: str = "images",
+    suffix: str = "",
+) -> None:
+    """Write per_class.csv, confusion.csv and confusion.png, with a `suffix` in their names."""
+    _write_csv(pd.DataFrame(per_class), folder / f"per_class{suffix}.csv")
+    if confusion is not None:
+        table = pd.DataFrame(confusion, columns=list(classes))
+        table.insert(0, "true \\ predicted", list(classes), allow_duplicates=True)
+        _write_csv(table, folder / f"confusion{suffix}.csv")
+        confusion_picture(confusion, classes, folder / f"confusion{suffix}.png", unit)
 
 
 def _write_csv(table: pd.DataFrame, path: Path) -> None:
@@ -118,8 +149,10 @@ _NUMBERED = 20  # number of classes up to which cells show their counts
 _LABELED = 50  # number of classes up to which the axes show names
 
 
-def confusion_picture(confusion: NDArray[np.integer[Any]], classes: Sequence[str], path: str | Path) -> Path:
-    """Draw a confusion matrix (rows true, columns predicted) as a PNG file.
+def confusion_picture(
+    confusion: NDArray[np.integer[Any]], classes: Sequence[str], path: str | Path, unit: str = "images"
+) -> Path:
+    """Draw a confusion matrix (rows true, columns predicted) as a PNG file; `unit` is what was classified.
 
     The color is the share of the true class, so that rare classes are as visible as frequent ones, on a square-root
     scale, so that the few errors of a good model are visible too.
@@ -128,6 +161,8 @@ def confusion_picture(confusion: NDArray[np.integer[Any]], classes: Sequence[str
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
     from sklearn.metrics import ConfusionMatrixDisplay
+
+    from .._fonts import drawable_names, font_families
 
     counts = np.asarray(confusion)
     if counts.ndim != 2 or counts.shape != (len(classes), len(classes)) or not len(classes):
@@ -141,6 +176,9 @@ def confusion_picture(confusion: NDArray[np.integer[Any]], classes: Sequence[str
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     names = [name if len(name) <= 24 else f"{name[:23]}…" for name in classes] if len(classes) <= _LABELED else None
+    numbered_names = names is not None and drawable_names(names) is None  # a script that no installed font has
+    if numbered_names:
+        names = [str(number) for number in range(1, len(classes) + 1)]
     display = ConfusionMatrixDisplay(shares, display_labels=names)
     numbered = len(classes) <= _NUMBERED
     display.plot(
@@ -158,11 +196,12 @@ def confusion_picture(confusion: NDArray[np.integer[Any]], classes: Sequence[str
         axes.set(xticks=[], yticks=[])
     for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         label.set_parse_math(False)  # a dollar sign in a class name is a dollar sign
-    axes.set(xlabel="predicted", ylabel="true")
-    images = int(totals.sum())
-    axes.set_title(f"accuracy {np.trace(counts) / images:.1%}, {images:,} images" if images else "no images")
-    with warnings.catch_warnings(), atomic_write(Path(path)) as draft:
-        warnings.filterwarnings("ignore", message="Glyph")  # a script that the font does not have is shown as boxes
+        label.set_fontfamily(font_families())
+    legend = ", by the row of the class in per_class.csv" if numbered_names else ""
+    axes.set(xlabel=f"predicted{legend}", ylabel=f"true{legend}")
+    samples = int(totals.sum())
+    axes.set_title(f"accuracy {np.trace(counts) / samples:.1%}, {samples:,} {unit}" if samples else f"no {unit}")
+    with atomic_write(Path(path)) as draft:
         figure.savefig(draft, format="png", bbox_inches="tight", pad_inches=0.15)
     return Path(path)
 
@@ -180,6 +219,10 @@ class ReconstructionReport(EvaluationReport):
     loss_std: float
     """Standard deviation over images."""
     seconds: float
+    total: int | None = None
+    """Number of images in all splits of the data; None for streams."""
+    unreadable: int = 0
+    """Number of images that could not be read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,15 +279,46 @@ class MaskedReport(EvaluationReport):
     block: int
     """Tokens read at a time."""
     seconds: float
+    split: str | None = None
+    """Split of the text; "all" for a text without splits."""
+    total: int | None = None
+    """Number of tokens in the split."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SentenceReport(EvaluationReport):
     """The metrics of labeled sentences, for each split."""
 
     data: str
     splits: dict[str, dict[str, float]]
     """For each split `loss`, the metrics of the task and the number of `rows`."""
+    total: int | None = None
+    """Number of sentences or pairs in all splits of the data."""
+    classes: tuple[str, ...] | None = None
+    """Class names; None for numbers."""
+    per_class: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """For each split the `class`, number of `sentences` and `accuracy` of each class."""
+    confusion: dict[str, NDArray[np.int64] | None] = field(default_factory=dict)
+    """For each split the number of sentences of class i (row) predicted as class j (column)."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; confusion matrices are included for at most 100 classes."""
+        values = super().to_dict()
+        if self.classes is None or len(self.classes) > _LARGEST_IN_JSON:
+            del values["confusion"]
+        return values
+
+    def save(self, folder: str | Path) -> Path:
+        """Write per_class.csv, confusion.csv and confusion.png, for several splits one of each, and metrics.json."""
+        for split, rows in self.per_class.items():
+            suffix = f"-{split}" if len(self.splits) > 1 else ""
+            _save_classes(Path(folder), rows, self.confusion[split], self.classes or (), "sentences", suffix)
+        return super().save(folder)
+
+    @property
+    def split(self) -> str:
+        """The names of the splits."""
+        return ", ".join(self.splits)
 
     @property
     def metrics(self) -> dict[str, float]:

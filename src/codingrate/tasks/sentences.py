@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +14,15 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from .._distributed import main_process_first
-from ..data import GLUE, SentenceData, SentenceDataset, check_tokenizer, load_sentences, sentence_collator
+from ..data import (
+    GLUE,
+    SentenceData,
+    SentenceDataset,
+    balanced_indices,
+    check_tokenizer,
+    load_sentences,
+    sentence_collator,
+)
 from ..errors import CrateError
 from ..evaluation import bag_of_words_metrics, sentence_metrics
 from ..models.base import CrateModel, CratePreTrainedModel, eval_mode
@@ -21,13 +30,16 @@ from ..models.config import CrateConfig
 from ..models.language import CrateForSequenceClassification
 from ..models.loading import inherited_config, load_body
 from ..models.presets import build_config, preset
-from .base import Progress, Reading, Samples, Step, Task, Values, expect_model, freeze_body, no_progress
-from .classification import labeled_scores
-from .reports import SentenceReport
-from .text import TextTask, check_context, choose_split, spread, token_fields
+from .base import SHOWN, Progress, Reading, Samples, Step, Task, Values, expect_model, freeze_body, no_progress
+from .classification import class_names, labeled_scores
+from .reports import SentenceReport, class_tables
+from .text import TextTask, batched, check_context, token_fields
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from transformers import PreTrainedTokenizerBase
+
+    from ..inspection import Outcome
 
 NAMES = {"f1": "F1", "spearman": "Spearman", "pearson": "Pearson", "matthews": "Matthews"}
 
@@ -44,6 +56,13 @@ class SequenceClassification(TextTask):
     """Cross-entropy of classes, or squared error of numbers, measured by the metrics of the GLUE task."""
 
     higher_is_better = True
+
+    def with_data(self, name: str, path: str | None = None, *, held_out: bool = True) -> Task:
+        other = super().with_data(name, path, held_out=held_out)
+        if other.recipe.data.test_share == 1:  # the columns of the run are tried first
+            return other
+        data, text = replace(other.recipe.data, label_column=None), replace(other.recipe.text, columns=None)
+        return type(self)(replace(other.recipe, data=data, text=text), self.paths)
 
     @cached_property
     def data(self) -> LabeledText:
@@ -73,17 +92,12 @@ class SequenceClassification(TextTask):
     def best_metric(self) -> str:  # type: ignore[override]
         return self.metric_names[0]
 
-    @property
-    def splits(self) -> dict[str, Any]:
-        """The training split and the validation splits; MNLI has two of these."""
-        return {"train": self.data.sentences.train, **self.data.sentences.validation}
-
-    def dataset(self, split: str) -> SentenceDataset:
-        """Return a split as a dataset of token ids and labels."""
-        sentences = self.data.sentences
-        rows = choose_split(sentences.name, self.splits, split)
+    def dataset(self, split: str, sentences: SentenceData | None = None) -> SentenceDataset:
+        """Return a split of the sentences, by default the task's, as a dataset of token ids and labels."""
+        sentences = sentences or self.data.sentences
+        length = self.recipe.text.max_length
         return SentenceDataset(
-            rows, sentences.columns, self.tokenizer, self.recipe.text.max_length, sentences.label_column
+            sentences.split(split), sentences.columns, self.tokenizer, length, sentences.label_column
         )
 
     def datasets(self, rank: int = 0, world_size: int = 1) -> tuple[Any, Any]:
@@ -116,6 +130,7 @@ class SequenceClassification(TextTask):
         model = CrateForSequenceClassification(config)
         if source is not None:
             load_body(model.crate, cast(CrateModel, source.base_model).state_dict())
+            self.log_source(source, model)
         if recipe.model.freeze:
             freeze_body(model, ("dense.", "head."))
         return model
@@ -130,7 +145,6 @@ class SequenceClassification(TextTask):
 
     def measure(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> dict[str, Tensor]:
         labels, logits = batch["labels"], self._logits(model, batch).float()
-        _check_head(logits, labels)
         if labels.is_floating_point():
             prediction = logits[:, 0]
             return {"loss": (prediction - labels).square(), "prediction": prediction, "label": labels}
@@ -159,43 +173,63 @@ class SequenceClassification(TextTask):
         """Measure a split, or every validation split."""
         expect_model(model, CrateForSequenceClassification, self.recipe.task)
         check_tokenizer(self.tokenizer, model.config)
-        self._check_classes(model)
-        scores, split = {}, reading.get("split")
-        for name in list(self.data.sentences.validation) if split is None else [split]:
-            dataset = self._filled(name)
+        own, split, class_map = self.data.sentences, reading.get("split"), reading.get("class_map")
+        _check_kind(model, own)
+        classes = None if own.classes is None else tuple(class_names(model))
+        scores, per_class, confusion = {}, {}, {}
+        for name in list(own.validation) if split is None else [split]:
+            dataset = self._filled(name, None if classes is None else own.with_classes(name, classes, class_map))
             values = self.measure_batches(model, self.loaded(model, dataset, reading))
             scores[name] = {**self.summarize(values), "rows": len(dataset)}
-        return SentenceReport(data=self.data.sentences.name, splits=scores)
+            if classes is not None:
+                per_class[name], confusion[name] = class_tables(values, classes, "sentences")
+        return SentenceReport(own.name, scores, own.total, classes, per_class, confusion)
 
-    def _filled(self, split: str) -> SentenceDataset:
-        dataset = self.dataset(split)
+    def _filled(self, split: str, sentences: SentenceData | None = None) -> SentenceDataset:
+        dataset = self.dataset(split, sentences)
         if len(dataset) == 0:
             raise CrateError(f"the {split} split of {self.data.sentences.name} is empty; use another --split")
         return dataset
-
-    def _check_classes(self, model: CratePreTrainedModel) -> None:
-        classes, sentences = tuple((model.config.id2label or {}).values()), self.data.sentences
-        numbers = tuple(map(str, range(len(classes))))
-        if sentences.classes not in (None, classes, numbers):  # bare numbers are taken as the model's own classes
-            raise CrateError(
-                f"the classes of {sentences.name} are {', '.join(sentences.classes)}; "
-                f"the model's are {', '.join(classes)}, in this order"
-            )
 
     def baseline(self, split: str | None = None, progress: Progress | None = None) -> dict[str, dict[str, float]]:
         """Measure logistic regression on the words of the sentences, on a split or on every validation split."""
         sentences = self.data.sentences
         scores = {}
         for name in list(sentences.validation) if split is None else [split]:
-            rows = choose_split(sentences.name, self.splits, name)
             scores[name] = bag_of_words_metrics(
-                sentences.train, rows, sentences.columns, self.metric_names, label_column=sentences.label_column
+                sentences.train,
+                sentences.split(name),
+                sentences.columns,
+                self.metric_names,
+                label_column=sentences.label_column,
             )
             if progress is not None:
                 progress(1)
         return scores
 
     # Prediction and inspection
+
+    def outcome(
+        self, model: CratePreTrainedModel, images: Sequence[Image], own_data: bool, **reading: Unpack[Reading]
+    ) -> Outcome:
+        from ..inspection import Outcome, Sample, Score
+
+        sentences, split = self.data.sentences, reading.get("split") or next(iter(self.data.sentences.validation))
+        rows = sentences.split(split)
+        metrics = self.evaluate(model, split=split, batch_size=reading.get("batch_size", 64)).splits[split]
+        labels = list(rows[sentences.label_column])
+        scores = []
+        for name in self.metric_names:
+            share = Counter(labels).most_common(1)[0][1] / len(labels) if name == "accuracy" else None
+            title = f"{name.capitalize()} on {len(labels):,} sentences"
+            scores.append(Score(title, metrics[name], True, share, "most frequent class", True))
+        shown = rows.select(balanced_indices(self.dataset(split).labels, SHOWN // 2))
+        inputs = list(zip(*(shown[column] for column in sentences.columns), strict=True))
+        samples = []
+        for text, answer in zip(inputs, self.predict(model, inputs), strict=True):
+            best = f"{answer:.2f}" if isinstance(answer, float) else f"{answer[0]['label']} ({answer[0]['score']:.0%})"
+            samples.append(Sample("", None, text=" / ".join(text), answer=f" → {best}"))
+        return Outcome(scores, samples, "Predictions for some of the sentences")
 
     def predict(self, model: CratePreTrainedModel, inputs: Sequence[Any]) -> list[Any]:
         """Return for every sentence or pair its classes with probabilities, or the predicted number."""
@@ -217,17 +251,14 @@ class SequenceClassification(TextTask):
     ) -> Iterator[dict[str, Tensor]]:
         del reader  # models are compared only if their tokenizers are equal
         dataset = self._filled(reading.get("split") or next(iter(self.data.sentences.validation)))
-        for part in spread(len(dataset), reading):
+        for part in batched(balanced_indices(dataset.labels, reading.get("limit", len(dataset))), reading):
             batch = self.collate(dataset.__getitems__(part))
             yield {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
             reading.get("progress", no_progress)(len(part))
 
 
-def _check_head(logits: Tensor, labels: Tensor) -> None:
-    """Refuse labels that the head was not trained for."""
-    outputs = logits.shape[1]
-    if labels.is_floating_point() != (outputs == 1):
-        kind = "numbers" if labels.is_floating_point() else "classes"
+def _check_kind(model: CratePreTrainedModel, sentences: SentenceData) -> None:
+    """Refuse numbers for a classifier, and classes for a model that predicts numbers."""
+    outputs, kind = model.config.num_labels, "numbers" if sentences.classes is None else "classes"
+    if (outputs == 1) != (sentences.classes is None):
         raise CrateError(f"the model has {outputs} outputs, but the labels are {kind}; use data like its training data")
-    if outputs > 1 and int(labels.max()) >= outputs:
-        raise CrateError(f"the model has {outputs} classes, but there is a label {int(labels.max())}")

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from .._files import atomic_folder
 from ..data import Documents, check_tokenizer, id_count, load_tokenizer
-from ..errors import CrateError, unknown_name
+from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..models.config import CrateConfig
 from ..models.presets import create_model
@@ -47,6 +48,11 @@ class TextTask(Task):
     @property
     def processor(self) -> Any:
         return self.tokenizer
+
+    def save(self, model: CratePreTrainedModel, weights: dict[str, Tensor] | None, folder: Path) -> None:
+        """Write the model, its tokenizer, which knows the longest text that the model reads, and a model card."""
+        self.tokenizer.model_max_length = model.config.max_tokens
+        super().save(model, weights, folder)
 
     def loaded(self, model: CratePreTrainedModel, dataset: Any, reading: Reading) -> Iterator[dict[str, Any]]:
         """Yield the batches of a dataset as evaluation reads them, on the model's device."""
@@ -103,6 +109,7 @@ class TextTask(Task):
             raise CrateError("model.from: training continues with the model as it is; leave out model.config")
         else:
             model = self.load_source()
+            self.log_source(model, model)
         if not isinstance(model, kind):
             raise CrateError(f"model {source or section.name}: task {self.recipe.task} needs a model such as {example}")
         check_context(model.config, self.tokenizer, "text.block", block)
@@ -136,18 +143,14 @@ def check_context(config: CrateConfig, tokenizer: PreTrainedTokenizerBase, key: 
         raise CrateError(f"{key} is {length}, but the model has positions for {config.max_tokens} tokens; lower {key}")
 
 
-def choose_split(name: str, splits: dict[str, Any], split: str) -> Any:
-    """Return a split of a dataset by name; a missing or empty one is an error."""
-    if split not in splits:
-        raise unknown_name("split", split, splits)
-    if splits[split] is None:
-        raise CrateError(f"{name} has no {split} split; use --split validation")
-    return splits[split]
-
-
 def spread(total: int, reading: Reading) -> Iterator[list[int]]:
-    """Yield batches of indices spread evenly over a dataset, at most the limit of them."""
-    count, size = min(reading.get("limit", total), total), reading.get("batch_size", 64)
-    indices = [number * total // count for number in range(count)]
-    for start in range(0, count, size):
+    """Yield batches of indices spread evenly over a dataset without classes, at most the limit of them."""
+    count = min(reading.get("limit", total), total)
+    yield from batched([number * total // count for number in range(count)], reading)
+
+
+def batched(indices: list[int], reading: Reading) -> Iterator[list[int]]:
+    """Yield indices in lists of the batch size."""
+    size = reading.get("batch_size", 64)
+    for start in range(0, len(indices), size):
         yield indices[start : start + size]

@@ -4,6 +4,7 @@ Tokens are rows, z (n, d), and bases are (K, d, p). `verify` tests the claims; `
 """
 
 from .claims import Finding, Outcome, Trial, claim, verify
+from .claims.frame import report_html
 from .denoising import SubspaceMixture, attention_denoise, nearest_subspace, off_subspace, project_nearest
 from .diffusion import VarianceExploding, geometric_times, sliced_wasserstein, structured_flow, structured_solution
 from .projection import (
@@ -19,7 +20,6 @@ from .projection import (
     residual_bound,
     signal_gain,
 )
-from .report import report_html
 from .unrolled import (
     Descent,
     alternate,

@@ -54,8 +54,7 @@ class VarianceExploding:
     """The diffusion dz = √r dw of a mixture, its time reversal and its probability flow (3.1, B.1)."""
 
     mixture: SubspaceMixture
-    rate: float = 1.0
-    """r: 1 in 3.1 (dz = dw, z_t = z♮ + N(0, tI)), 2 in B.1 (dz = √2 dw)."""
+    rate: float = 1.0  # r: 1 in 3.1 (dz = dw, z_t = z♮ + N(0, tI)), 2 in B.1 (dz = √2 dw)
 
     def __post_init__(self) -> None:
         if not (self.rate > 0 and math.isfinite(self.rate)):

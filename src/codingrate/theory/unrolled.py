@@ -7,17 +7,15 @@ of `codingrate.operators`, with weights passed in by the caller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
 from codingrate import objective as ob
 from codingrate.errors import unknown_name
-from codingrate.operators import ISTA, AttentionSpec, ProximalStep, SparsifierSpec, TiedMSSA
+from codingrate.operators import ATTENTION, SPARSIFIERS, AttentionSpec, SparsifierSpec
 
 COMPRESSIONS = ("exact", "neumann", "mssa")
 SPARSIFICATIONS = ("proximal", "ista")
@@ -27,25 +25,19 @@ def mssa(z: Tensor, bases: Tensor, eps: float) -> Tensor:
     """Apply `TiedMSSA`: MSSA(Z | U) = β Σ_k SSA(Z | U_k)U_kᵀ, z (n, d), bases (K, d, p) → (n, d)."""
     K, d, p = bases.shape
     spec = AttentionSpec(dim=d, heads=K, head_dim=p, eps=eps)
-    return _apply(TiedMSSA, spec, {"project.weight": bases.mT.flatten(0, 1)}, z[None])[0][0]
+    return ATTENTION.apply("mssa-tied", spec, {"project.weight": bases.mT.flatten(0, 1)}, z[None])[0][0]
 
 
 def ista(z: Tensor, dictionary: Tensor, step_size: float, sparsity: float) -> Tensor:
     """Apply `ISTA`: ReLU(Z − ηDᵀ(DZ − Z) − ηλ), z (n, d), D (d, d) → (n, d)."""
     spec = SparsifierSpec(dim=z.shape[-1], step_size=step_size, sparsity=sparsity)
-    return _apply(ISTA, spec, {"dictionary": dictionary}, z)
+    return SPARSIFIERS.apply("ista", spec, {"dictionary": dictionary}, z)
 
 
 def proximal_layer(z: Tensor, dictionary: Tensor, sparsity: float, alpha: float) -> Tensor:
     """Apply `ProximalStep`: ReLU((1 + 4/(9(1 + α)))DᵀZ − 4λ/(9α)), z (n, d), D (d, d) → (n, d)."""
     spec = SparsifierSpec(dim=z.shape[-1], sparsity=sparsity, alpha=alpha)
-    return _apply(ProximalStep, spec, {"dictionary": dictionary}, z)
-
-
-def _apply(kind: Callable[[Any], nn.Module], spec: object, weights: dict[str, Tensor], z: Tensor) -> Any:
-    with torch.device("meta"):
-        operator = kind(spec)
-    return functional_call(operator, weights, z)
+    return SPARSIFIERS.apply("prox", spec, {"dictionary": dictionary}, z)
 
 
 def compression_smoothness(bases: Tensor, n: int, eps: float) -> float:

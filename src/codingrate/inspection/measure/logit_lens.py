@@ -67,27 +67,21 @@ def _targets(model: LanguageModel, batch: TextPass) -> Tensor:
 
 @torch.no_grad()
 def _sums(model: LanguageModel, z: Tensor, targets: Tensor) -> Tensor:
-    """Sum the measures over tokens (R, d) with their true ids (R,), in the order of `_MEASURES`."""
+    """Sum the measures over tokens (R, d) with their true ids (R,)."""
     total = torch.zeros(len(_MEASURES), dtype=torch.float64)
     for tokens, ids in zip(z.split(_CHUNK), targets.split(_CHUNK), strict=True):
-        logs = head_logits(model, tokens).log_softmax(-1)
-        own = logs.gather(-1, ids[:, None])
-        rank = _rank(logs, ids)
-        measures = (-own[:, 0], own[:, 0].exp(), rank == 1, rank, _entropy(logs))
+        measures = _measures(head_logits(model, tokens).log_softmax(-1), ids)
         total += torch.stack([measure.double().sum() for measure in measures]).cpu()
     return total
 
 
-def _rank(logs: Tensor, ids: Tensor) -> Tensor:
-    """Return the rank of an id in the vocabulary (..., V), where 1 is the most likely and ties go to the lower id."""
+def _measures(logs: Tensor, ids: Tensor) -> tuple[Tensor, ...]:
+    """Measure log-probabilities (..., V) against the true ids (...), in the order of `_MEASURES`."""
     own = logs.gather(-1, ids[..., None])
     before = torch.arange(logs.shape[-1], device=logs.device) < ids[..., None]
-    return 1 + ((logs > own) | ((logs == own) & before)).sum(-1)
-
-
-def _entropy(logs: Tensor) -> Tensor:
-    """Compute −Σ p log p of log-probabilities (..., V)."""
-    return -(logs.exp() * logs.clamp(min=torch.finfo(logs.dtype).min)).sum(-1)  # p log p → 0 as p → 0
+    rank = 1 + ((logs > own) | ((logs == own) & before)).sum(-1)
+    entropy = -(logs.exp() * logs.clamp(min=torch.finfo(logs.dtype).min)).sum(-1)  # p log p → 0 as p → 0
+    return -own[..., 0], own[..., 0].exp(), rank == 1, rank, entropy
 
 
 @dataclass(frozen=True)
@@ -137,13 +131,14 @@ def candidates(
     best = logs.topk(min(top, logs.shape[-1]))
     targets = torch.tensor([0 if number is None else number for number in truth]).expand(len(logs), -1)
     unknown = torch.tensor([number is None for number in truth])
+    _, probability, _, rank, entropy = _measures(logs, targets)
     return Candidates(
         positions=tuple(where.tolist()),
         read=tuple(ids[where.to(ids.device)].tolist()),
         truth=tuple(truth),
         ids=best.indices,
         probabilities=best.values.exp(),
-        entropy=_entropy(logs),
-        truth_probability=logs.gather(-1, targets[..., None])[..., 0].exp().masked_fill(unknown, torch.nan),
-        truth_rank=_rank(logs, targets).masked_fill(unknown, 0),
+        entropy=entropy,
+        truth_probability=probability.masked_fill(unknown, torch.nan),
+        truth_rank=rank.masked_fill(unknown, 0),
     )

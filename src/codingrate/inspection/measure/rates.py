@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -31,7 +34,8 @@ def layerwise(
 ) -> pd.DataFrame:
     """Measure rates and sparsity of every encoder layer over samples, streamed batch by batch.
 
-    The table has a row per layer ℓ with the mean and the standard deviation (`…_std`) over samples of:
+    The table has a row per layer ℓ, counted from 1, with the number of `samples` and, over samples, the mean and the
+    standard deviation (`…_std`) of:
 
     - `compression`: R^c(Z^{ℓ+½} | U^ℓ) after attention (4.2). For a ViT its value matrices take the place of U.
     - `before`: R^c of the input of the skip connection around attention, LN(Z^ℓ) or Z^ℓ, which attention should lower.
@@ -43,8 +47,9 @@ def layerwise(
     - `nonzero`, ‖Z^{ℓ+1}‖₀/(dn), and `below_τ`, the share of entries |z| < τ for each τ of `THRESHOLDS`.
 
     `measure="released"` computes R^c as the authors' script does: from U^ℓᵀLN(Z^ℓ), the input of attention rather than
-    its output, with every projected token scaled to length one and ε = 0.1. `eps` sets another ε, `layers` selects
-    layers. Memory is that of one batch's trace. Padding is ignored.
+    its output, with every projected token scaled to length one and ε = 0.1. `eps` sets another ε. `layers` are the
+    indices of layers to measure, from 0 or, if negative, from the end. Memory is that of one batch's trace. Padding is
+    ignored.
     """
     if measure not in PRECISION:
         raise unknown_name("measure", measure, PRECISION)
@@ -65,7 +70,7 @@ def layerwise(
             samples = torch.cat([batch[name] for batch in values[layer]]).double()
             row[name] = float(samples.mean())
             row[f"{name}_std"] = float(samples.std(correction=0))
-        rows.append(row)
+        rows.append({**row, "samples": len(samples)})
     return pd.DataFrame(rows)
 
 
@@ -77,8 +82,13 @@ def layer_measures(passed: ForwardTrace, layer: int, eps: float, measure: str = 
     inputs = passed.attention_input(layer)
     start = inputs if module.normalized_skip else passed.tokens[layer]
     tokens = (inputs, start, passed.compressed[layer], passed.tokens[layer + 1])
-    own, mask = passed.bases[layer], passed.mask
-    bases = _value_bases(module) if own is None else own
+    bases, mask = passed.bases[layer], passed.mask
+    if bases is None:  # the value matrices V_1 … V_K of a black box's attention correspond to U, (K, d, p)
+        attention = module.attention
+        if not isinstance(attention, MHSA):
+            raise CrateError(f"attention {type(attention).__name__} has neither subspaces nor values")
+        weight = attention.project.weight.detach().chunk(3)[2]
+        bases = weight.unflatten(0, (attention.spec.heads, attention.spec.head_dim)).mT
     if mask is None or bool(mask.all()):
         return _measures(tokens, bases, eps, measure)
     texts = ([z[None, index, real] for z in tokens] for index, real in enumerate(mask))  # lengths differ: one by one
@@ -93,11 +103,16 @@ def _measures(tokens: Sequence[Tensor], bases: Tensor, eps: float, measure: str)
         compression = objective.projected_coding_rate(codes, eps).sum(-1)
     else:
         compression = objective.subspace_coding_rate(after, bases, eps)
+    K = len(bases)
+    block_rate = after.new_full((len(after),), torch.nan)  # unless K divides d: Σ_k R of the k-th block of coordinates
+    if after.shape[-1] % K == 0:
+        blocks = after.unflatten(-1, (K, -1)).transpose(-3, -2)  # (batch, K, n, d/K)
+        block_rate = objective.projected_coding_rate(blocks, eps).sum(-1)
     values = {
         "compression": compression,
         "before": objective.subspace_coding_rate(start, bases, eps),
         "same_size": objective.subspace_coding_rate(after * _norm(start) / _norm(after), bases, eps),
-        "blocks": _block_rate(after, len(bases), eps),
+        "blocks": block_rate,
         "rate": objective.coding_rate(sparse, eps),
         "reduction": objective.rate_reduction(sparse, bases, eps),
         "effective_rank": objective.effective_rank(sparse),
@@ -112,18 +127,21 @@ def _norm(z: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(z, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
 
 
-def _value_bases(layer: EncoderLayer) -> Tensor:
-    """Return the value matrices V_1 … V_K of a black box's attention, (K, d, p), which correspond to U in CRATE."""
-    attention = layer.attention
-    if not isinstance(attention, MHSA):
-        raise CrateError(f"attention {type(attention).__name__} has neither subspaces nor values")
-    weight = attention.project.weight.detach().chunk(3)[2]
-    return weight.unflatten(0, (attention.spec.heads, attention.spec.head_dim)).mT
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read the lines of a run's metrics.jsonl; a line that was cut short when the process was killed is skipped."""
+    lines = []
+    for text in path.read_text().splitlines():
+        with suppress(json.JSONDecodeError):
+            lines.append(json.loads(text))
+    return lines
 
 
-def _block_rate(after: Tensor, heads: int, eps: float) -> Tensor:
-    """Return Σ_k R of the k-th block of coordinates, (batch,); NaN if `heads` does not divide their number."""
-    if after.shape[-1] % heads:
-        return after.new_full((len(after),), torch.nan)
-    blocks = after.unflatten(-1, (heads, -1)).transpose(-3, -2)  # (batch, K, n, d/K)
-    return objective.projected_coding_rate(blocks, eps).sum(-1)
+def across_training(metrics: Path) -> pd.DataFrame:
+    """Return the layer-wise measures in a run's metrics.jsonl, with a row per epoch and layer."""
+    rows = []
+    for line in read_metrics(metrics):
+        if line["kind"] == "layerwise":
+            rows += [{"epoch": line["epoch"] or 0.0, "step": line["step"], **layer} for layer in line["layers"]]
+    if not rows:
+        raise CrateError(f"{metrics}: has no layer-wise measures; train with run.layerwise_epochs=1")
+    return pd.DataFrame(rows)

@@ -9,6 +9,7 @@ from typing import cast
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ...errors import CrateError
 from ...models.base import CratePreTrainedModel, eval_mode
@@ -86,14 +87,15 @@ def units(
     12 · top · (before + 1 + after) bytes for each unit of each layer, independent of the length of the stream, plus
     the trace of one batch and 8 bytes for each of its tokens and units of one layer.
     """
-    if not isinstance(encoder_layers(model)[0].sparsifier, (DictionarySparsifier, OvercompleteDictionary)):
+    sparsifier = encoder_layers(model)[0].sparsifier
+    if not isinstance(sparsifier, (DictionarySparsifier, OvercompleteDictionary)):
         raise UnavailableError(f"sparsifier {model.config.sparsifier!r} makes no sparse code, so there are no units")
     if top < 1 or before < 0 or after < 0:
         raise CrateError(f"top is {top}, before {before}, after {after}; top must be at least 1, the others 0")
     chosen = sorted(layer_indices(layers, model.config.num_hidden_layers))
     if not chosen:
         raise CrateError("there are no layers to measure; give at least one, or None for all")
-    collectors = [_Collector(top, before, after) for _ in chosen]
+    collectors = [_Collector(sparsifier.dictionary.shape[1], top, before, after) for _ in chosen]
     count = 0
     with eval_mode(model):
         for batch in text_passes(model, batches, chosen):
@@ -102,34 +104,31 @@ def units(
             count += int(batch.real.sum())
     if count == 0:
         raise CrateError("all tokens of the batches are padding; attention_mask must be 1 for real tokens")
-    names = ("fired", "total", "squares", "keys", "ids", "activations")
-    stacked = [torch.stack([getattr(collector, name) for collector in collectors]) for name in names]
-    fired, total, squares, keys, ids, activations = stacked
+    fired, total, squares, keys, ids, activations = (
+        torch.stack([getattr(collector, name) for collector in collectors])
+        for name in ("fired", "total", "squares", "keys", "ids", "activations")
+    )
     places = torch.where(keys >= 0, _LAST - (keys & _LAST), -1).mT
     windows = ids.transpose(1, 2), activations.transpose(1, 2)
     return Units(tuple(chosen), before, count, fired, total, squares, places, *windows)
 
 
 class _Collector:
-    """Running statistics of the units of one layer."""
+    """Running statistics of the `width` units of one layer."""
 
-    def __init__(self, top: int, before: int, after: int) -> None:
-        self.top = top
-        self.offsets = torch.arange(-before, after + 1)
-        self.fired = self.total = self.squares = torch.zeros(())
-        self.keys = self.ids = self.activations = torch.zeros(0)
+    def __init__(self, width: int, top: int, before: int, after: int) -> None:
+        self.around = (before, after)
+        shape = (top, width, before + 1 + after)
+        self.fired = torch.zeros(width, dtype=torch.int64)
+        self.total = self.squares = torch.zeros(width, dtype=torch.float64)
+        self.keys = torch.full(shape[:2], -1)
+        self.ids = torch.full(shape, -1)
+        self.activations = torch.zeros(shape)
 
     def add(self, code: Tensor, batch: TextPass, start: int) -> None:
         """Add the code (batch, n, U) of a batch whose first real token has the position `start` in the stream."""
         code, real = code.cpu(), batch.real.cpu()
-        width = code.shape[-1]
-        if self.keys.ndim == 1:
-            shape = (self.top, width, len(self.offsets))
-            self.fired = torch.zeros(width, dtype=torch.int64)
-            self.total = self.squares = torch.zeros(width, dtype=torch.float64)
-            self.keys = torch.full(shape[:2], -1)
-            self.ids = torch.full(shape, -1)
-            self.activations = torch.zeros(shape)
+        top, width, window = self.ids.shape
         rows = code[real]  # (R, U)
         size = rows.abs()
         self.fired = self.fired + (rows != 0).sum(0)
@@ -138,23 +137,15 @@ class _Collector:
         # The bits of non-negative floats are ordered as the floats are: one integer holds |a| and, below it, the place.
         places = _LAST - (start + torch.arange(len(rows)))
         keys = (size.float().view(torch.int32).long() << 32) | places[:, None]
-        best = keys.masked_fill_(rows == 0, -1).topk(min(self.top, len(rows)), dim=0)
-        ids, activations = self.windows(code, batch.ids.cpu(), real, best.indices)
-        order = torch.cat([self.keys, best.values]).topk(self.top, dim=0)
-        self.keys, index = order.values, order.indices[..., None].expand(-1, -1, len(self.offsets))
+        best = keys.masked_fill_(rows == 0, -1).topk(min(top, len(rows)), dim=0)
+        sequence, time = (axis[best.indices] for axis in real.nonzero().unbind(-1))  # of the best tokens, (top, U)
+        ids = pad(batch.ids.cpu().masked_fill(~real, -1), self.around, value=-1).unfold(1, window, 1)[sequence, time]
+        padded = pad(code.masked_fill(~real[..., None], 0), (0, 0, *self.around)).unfold(1, window, 1)
+        activations = padded[sequence, time, torch.arange(width)]  # (top, U, window)
+        order = torch.cat([self.keys, best.values]).topk(top, dim=0)
+        self.keys, index = order.values, order.indices[..., None].expand(-1, -1, window)
         self.ids = torch.cat([self.ids, ids.masked_fill(best.values[..., None] < 0, -1)]).gather(0, index)
         self.activations = torch.cat([self.activations, activations]).gather(0, index)
-
-    def windows(self, code: Tensor, ids: Tensor, real: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ids and activations around the real tokens `rows` (top, U) of each unit, each (top, U, window)."""
-        sequence, time = real.nonzero().unbind(-1)
-        times = time[rows][..., None] + self.offsets
-        inside = (times >= 0) & (times < real.shape[1])
-        times = times.clamp(0, real.shape[1] - 1)
-        sequences = sequence[rows][..., None].expand_as(times)
-        inside &= real[sequences, times]
-        unit = torch.arange(code.shape[-1])[:, None]
-        return ids[sequences, times].masked_fill(~inside, -1), code[sequences, times, unit].masked_fill(~inside, 0)
 
 
 def selective_units(stats: Units, per_layer: int = 2, minimum: float = 0.01) -> list[tuple[int, int]]:

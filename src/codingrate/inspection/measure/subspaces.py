@@ -27,7 +27,7 @@ def gram(bases: Tensor) -> Tensor:
 
     Block (k, l) is U_kᵀU_l. A column of zeros stays zero.
     """
-    columns = _at_least_float32(bases).transpose(0, 1).flatten(1)  # (d, K·p)
+    columns = bases.to(torch.promote_types(bases.dtype, torch.float32)).transpose(0, 1).flatten(1)  # (d, K·p)
     unit = torch.nn.functional.normalize(columns, dim=0)
     return unit.mT @ unit
 
@@ -49,7 +49,7 @@ def principal_cosines(bases: Tensor) -> Tensor:
     columns of U_k. Unlike the entries of `gram`, they do not depend on the basis of a subspace. If U_k has lower rank,
     each missing direction counts as orthogonal to all others.
     """
-    frames = _orthonormal_frames(_at_least_float32(bases))  # (K, d, m)
+    frames = _orthonormal_frames(bases.to(torch.promote_types(bases.dtype, torch.float32)))  # (K, d, m)
     joined = frames.transpose(0, 1).flatten(1)
     return torch.linalg.svdvals(_off_diagonal_blocks(joined.mT @ joined, len(frames))).clamp(max=1)
 
@@ -57,6 +57,11 @@ def principal_cosines(bases: Tensor) -> Tensor:
 def random_mean_cosine(d: int) -> float:
     """Return E|⟨u, v⟩| = Γ(d/2) / (√π Γ((d + 1)/2)) ≈ √(2/(πd)) of independent uniform unit vectors of R^d."""
     return math.exp(math.lgamma(d / 2) - math.lgamma((d + 1) / 2)) / math.sqrt(math.pi)
+
+
+def random_cosine_error(d: int, pairs: int) -> float:
+    """Return the standard error of the mean |⟨u, v⟩| over pairs of random directions: √((1/d − E|⟨u, v⟩|²)/pairs)."""
+    return math.sqrt(max(1 / d - random_mean_cosine(d) ** 2, 0) / max(pairs, 1))
 
 
 @torch.no_grad()
@@ -75,33 +80,36 @@ def subspace_coherence(model: CratePreTrainedModel) -> pd.DataFrame:
 
     Entries are NaN if a layer has no subspaces (`mhsa`), no dictionary (`mlp`), or a single head or column.
     """
-    rows: list[dict[str, float]] = []
+    rows = []
     for number, layer in enumerate(encoder_layers(model), 1):
+        row: dict[str, float] = {"layer": number, "random": random_mean_cosine(model.config.hidden_size)}
         bases, dictionary = bases_of(layer), dictionary_of(layer)
-        rows.append({"layer": number, "random": random_mean_cosine(model.config.hidden_size)})
         if bases is not None:
-            rows[-1] |= _bases_row(bases)
+            size, cosines, K = gram(bases).abs(), principal_cosines(bases), len(bases)
+            row |= _mean_and_max("across", _off_diagonal_blocks(size, K))
+            row |= _mean_and_max("within", _within_blocks(size, K))
+            row["cosine_max"], row["cosine_mean"] = _mean_cosines(cosines)
+            row["random_cosine_max"], row["random_cosine_mean"] = _random_cosines(*bases.shape)
+            row["angle_min"] = math.degrees(math.acos(cosines.max())) if cosines.numel() else math.nan
         if dictionary is not None:
-            gap = float(orthogonality_gap(dictionary)) / math.sqrt(dictionary.shape[1])
-            cosines = _within_blocks(gram(dictionary[None]).abs(), 1)
-            rows[-1] |= {**_mean_and_max("dictionary", cosines), "dictionary_gap": gap}
+            row |= _mean_and_max("dictionary", _within_blocks(gram(dictionary[None]).abs(), 1))
+            row["dictionary_gap"] = float(orthogonality_gap(dictionary)) / math.sqrt(dictionary.shape[1])
+        rows.append(row)
     return pd.DataFrame(rows, columns=["layer", *_COLUMNS])
-
-
-def _bases_row(bases: Tensor) -> dict[str, float]:
-    size, K = gram(bases).abs(), len(bases)
-    cosines = principal_cosines(bases)
-    row = _mean_and_max("across", _off_diagonal_blocks(size, K)) | _mean_and_max("within", _within_blocks(size, K))
-    row["cosine_max"], row["cosine_mean"] = _mean_cosines(cosines)
-    row["angle_min"] = math.degrees(math.acos(cosines.max())) if cosines.numel() else math.nan
-    row["random_cosine_max"], row["random_cosine_mean"] = _random_cosines(*bases.shape)
-    return row
 
 
 @cache  # every layer of a model has the same sizes
 def _random_cosines(K: int, d: int, p: int) -> tuple[float, float]:  # noqa: N803 - the paper's letter
     bases = objective.random_bases(K, d, min(p, d), "incoherent", torch.Generator().manual_seed(SEED))
     return _mean_cosines(principal_cosines(bases))
+
+
+@cache
+def random_principal_error(K: int, d: int, p: int) -> float:  # noqa: N803 - the paper's letter
+    """Return the standard error of the largest principal cosine of random subspaces, averaged over pairs of them."""
+    bases = objective.random_bases(K, d, min(p, d), "incoherent", torch.Generator().manual_seed(SEED))
+    largest = principal_cosines(bases)[:, 0].double()
+    return float(largest.std(correction=0)) / math.sqrt(len(largest))
 
 
 def _mean_cosines(cosines: Tensor) -> tuple[float, float]:
@@ -130,10 +138,6 @@ def _within_blocks(square: Tensor, K: int) -> Tensor:  # noqa: N803 - the paper'
 def _mean_and_max(name: str, values: Tensor) -> dict[str, float]:
     largest = float(values.max()) if values.numel() else math.nan
     return {f"{name}_mean": float(values.mean()), f"{name}_max": largest}
-
-
-def _at_least_float32(bases: Tensor) -> Tensor:
-    return bases.float() if bases.dtype in (torch.float16, torch.bfloat16) else bases
 
 
 def _orthonormal_frames(bases: Tensor) -> Tensor:

@@ -85,9 +85,9 @@ def trace(
     modules = tuple(m for m in body.modules() if isinstance(m, (EncoderLayer, DecoderLayer)))
     chosen = True if layers is None else layer_indices(layers, len(modules))
     output = model(**inputs, output_hidden_states=chosen, return_dict=True)
-    mask = inputs.get("attention_mask")
+    mask, last = inputs.get("attention_mask"), getattr(output, "unnormalized_state", None)
     return ForwardTrace(
-        tokens=output.hidden_states,
+        tokens=output.hidden_states if last is None else (*output.hidden_states[:-1], last),
         compressed=output.compressed_states,
         bases=tuple(bases_of(module) for module in modules),
         dictionaries=tuple(dictionary_of(module) for module in modules),
@@ -134,7 +134,7 @@ def text_passes(
 def layer_index(layer: int, depth: int) -> int:
     """Return the index from 0 of a layer that counts from 0, or from the end if negative, among `depth` layers."""
     if not -depth <= layer < depth:
-        raise CrateError(f"layer {layer} is out of range; the model has {depth} layers, {-depth} to {depth - 1}")
+        raise CrateError(f"layer index {layer} is out of range; the indices are {-depth} to {depth - 1}")
     return layer % depth
 
 
@@ -147,12 +147,33 @@ def layer_indices(layers: Iterable[int | str] | None, depth: int) -> list[int]:
         numbers = [int(layer) for layer in chosen]
     except ValueError:
         names = ", ".join(map(str, chosen))
-        raise CrateError(f"layer {names} is not a number; give numbers from {-depth} to {depth - 1}, or all") from None
+        raise CrateError(f"layer index {names} is not a number; give {-depth} to {depth - 1}, or all") from None
     return list(dict.fromkeys(layer_index(number, depth) for number in numbers))
 
 
+def layer_numbers(numbers: Iterable[int | str], depth: int, option: str = "--layer") -> list[int]:
+    """Return the indices of layers that a person numbered: 1 to `depth`, or -1 to -`depth` from the end, or "all".
+
+    People count layers from 1: in options, tables, figures, file names and JSON. Python arguments are indices.
+    """
+    indices: list[int] = []
+    for number in map(str, numbers):
+        if number == "all":
+            indices += range(depth)
+            continue
+        whole = int(number) if number.removeprefix("-").isdecimal() else 0
+        if not 1 <= abs(whole) <= depth:
+            layers = f"{depth} layer{'s' if depth > 1 else ''}"
+            raise CrateError(
+                f"{option} {number}: layers are numbered from 1, and the model has {layers}; "
+                f"give 1 to {depth}, -1 to -{depth} from the end, or all"
+            )
+        indices.append(whole - 1 if whole > 0 else depth + whole)
+    return list(dict.fromkeys(indices))
+
+
 def default_layer(config: CrateConfig) -> int:
-    """Return the layer whose attention the paper shows (C): -2 for CRATE, -1 for a ViT or a model of one layer."""
+    """Return the index of the layer that the paper shows (C): -2 for CRATE, -1 for a ViT or a model of one layer."""
     return -1 if config.attention == "mhsa" or config.num_hidden_layers == 1 else -2
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from PIL.Image import Image
 from torch import Tensor
 
 from ... import objective
@@ -17,14 +21,11 @@ from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
 from ...operators.attention_mass import MASS, mass_masks
 from ..measure.attention import BEST_IMAGES, HeadCatalogue, head_catalogue
+from ..measure.predictions import FALLS, FALLS_BEFORE_LAST, judge_trend
 from ..measure.tracing import TAIL, ForwardTrace, encoder_tokens, pca_colors, sample_tokens, token_heat
-from ..measure.training_history import describe_trend
-from ..segment.attention_masks import attend_images, heat_overlay, tile
-from .panel import COLUMNS, WIDTH, Panel, draw_grid, subplots
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from PIL.Image import Image
+from ..segment.pictures import attend_images, heat_overlay, tile
+from .layers import Design
+from .panel import COLUMNS, FEW, UNTRAINED, WIDTH, Panel, draw_grid, subplots
 
 IMAGES, HEADS = 4, 12  # largest number of images and heads of the attention panel that are drawn; all are measured
 ATTENTION_PIXELS, HEAD_PIXELS, GAP = 144, 112, 6
@@ -33,10 +34,14 @@ CLOSE_TO_UNIFORM, FOCUSED = 0.75, 0.5
 """Thresholds for describing attention, in patches needed for a share of it relative to uniform attention."""
 
 
-def token_panel(passed: ForwardTrace, sample: int = 0) -> Panel:
-    """Build the heat maps of one sample's tokens at every traced layer of a vision or a text model."""
+def token_panel(passed: ForwardTrace, sample: int = 0, design: Design | None = None) -> Panel:
+    """Build the heat maps of one sample's tokens at every traced layer of a vision or a text model.
+
+    Every layer has a scale of its own, with zeros in white. Layers differ in size by orders of magnitude: on a common
+    scale a layer of small entries would look empty although none of them is zero, so the picture would show size
+    instead of sparsity.
+    """
     layers = sample_tokens(passed, sample)
-    heat = token_heat(passed, sample)
     rows = [
         {
             "layer": layer,
@@ -47,16 +52,32 @@ def token_panel(passed: ForwardTrace, sample: int = 0) -> Panel:
         for layer, z in layers.items()
     ]
     table = pd.DataFrame(rows)
+    pictures = []
+    for heat in token_heat(passed, sample).values():
+        values = heat.double().numpy()
+        top = np.percentile(values[values > 0], 100 - TAIL) if (values > 0).any() else 1.0
+        pictures.append(np.ma.masked_equal(np.minimum(values / top, 1), 0))
+    captions = [f"layer {row['layer']}, {row['nonzero']:.0%} non-zero" for row in rows]
+    style: Any = {"vmin": 0, "vmax": 1, "cmap": colormaps["viridis"].with_extremes(bad="white")}
     count, d = next(iter(layers.values())).shape
-    nonzero = describe_trend("the share of non-zero entries", table["nonzero"].tolist())
-    rank = describe_trend("the effective rank", table["effective_rank"].tolist())
+    design = design or Design()
+    findings = [
+        judge_trend(name, table, column, design.predicts(prediction, part))
+        for name, column, prediction, part in (
+            ("the share of non-zero entries", "nonzero", FALLS_BEFORE_LAST, "sparsifies"),
+            ("the effective rank", "effective_rank", FALLS, "compresses"),
+        )
+    ]
     return Panel(
         "tokens",
         "Tokens of one sample after each layer",
-        "Z^{ℓ+1} becomes sparser with depth, and more structured, that is of lower rank (4.2).",
-        f"For this sample's {count} tokens in {d} dimensions, {nonzero}; {rank}.",
-        lambda figure: _draw_heat(figure, heat, table),
+        "In a trained CRATE, Z^{ℓ+1} becomes sparser with depth, except in the last layer, and more structured, that "
+        "is of lower rank (4.2). In a ViT it does not (appendix).",
+        f"For this sample's {count} tokens in {d} dimensions, {'; '.join(finding.measured for finding in findings)}.",
+        partial(draw_grid, pictures=pictures, captions=captions, scale=f"|z| / {100 - TAIL:g}th percentile", **style),
         table,
+        findings,
+        FEW if design.trained else UNTRAINED,
     )
 
 
@@ -84,25 +105,19 @@ def pca_panel(passed: ForwardTrace, images: Sequence[Image], grid: tuple[int, in
         "Attention maps tell the parts of objects apart (4.3). If the tokens do so too, similar parts have similar "
         "colors in all images.",
         f"Over {len(colors[0])} images, three components hold {held} of the variance of the patches' tokens.",
-        lambda figure: _draw_rows(figure, rows),
+        _draw_rows(rows),
         table,
     )
 
 
 def attention_panel(
-    model: CratePreTrainedModel,
-    images: Sequence[Image],
-    augment: Augment,
-    *,
-    layer: int | None = None,
-    size: int | None = None,
-    mass: float = MASS,
+    model: CratePreTrainedModel, images: Sequence[Image], augment: Augment, layer: int | None = None, mass: float = MASS
 ) -> Panel:
     """Build the panel of the class token's attention maps over a few images at one layer; see `attend_images`."""
     if not images:
         raise CrateError("attention needs images; give at least one")
     layers = None if layer is None else [layer]
-    attended = [result[0] for result in attend_images(model, images, augment, layers=layers, mass=mass, size=size)]
+    attended = [result[0] for result in attend_images(model, images, augment, layers=layers, mass=mass)]
     entropy = np.array([list(result.entropies.values())[:-1] for result in attended])  # (images, K), without the mean
     patches = np.array([[mask.mean() for mask in list(result.masks.values())[:-1]] for result in attended])
     heads = entropy.shape[1]
@@ -130,11 +145,10 @@ def attention_panel(
     rows = []
     for result in attended[:IMAGES]:
         small = tile(result.square, ATTENTION_PIXELS)
-        heat = {name: np.asarray(heat_overlay(small, own)) for name, own in result.maps.items()}
-        shown = {name: heat[name] for name in (*list(heat)[:-1][:HEADS], "mean")}
-        rows.append({"image": np.asarray(small.convert("RGB")), **shown})
-    title = "Attention of the class token"
-    return Panel("attention", title, expected, measured, lambda figure: _draw_rows(figure, rows), table)
+        shown = [*list(result.maps)[:-1][:HEADS], "mean"]
+        heat = {name: np.asarray(heat_overlay(small, result.maps[name])) for name in shown}
+        rows.append({"image": np.asarray(small.convert("RGB")), **heat})
+    return Panel("attention", "Attention of the class token", expected, measured, _draw_rows(rows), table)
 
 
 def describe_attention(entropy: NDArray[np.float64], patches: float, uniform: float, mass: float) -> str:
@@ -177,35 +191,16 @@ def head_panel(
         "Some heads of CRATE's second to last layer follow one part of objects through many images, such as legs or "
         "ears, so a person can name them (4.3).",
         _describe_heads(catalogue),
-        lambda figure: _draw_heads(figure, catalogue, images),
+        partial(_draw_heads, catalogue=catalogue, images=images),
         catalogue.table,
     )
 
 
-def _draw_heat(figure: Figure, heat: dict[int, Tensor], table: pd.DataFrame) -> None:
-    """Draw every layer on a scale of its own, with zeros in white.
-
-    Layers differ in size by orders of magnitude. On a common scale a layer of small entries would look empty although
-    none of them is zero, so the picture would show size instead of sparsity.
-    """
-    from matplotlib import colormaps
-
-    pictures = []
-    for part in heat.values():
-        values = part.double().numpy()
-        top = np.percentile(values[values > 0], 100 - TAIL) if (values > 0).any() else 1.0
-        pictures.append(np.ma.masked_equal(np.minimum(values / top, 1), 0))
-    shares = zip(table["layer"], table["nonzero"], strict=True)
-    captions = [f"layer {layer}, {share:.0%} non-zero" for layer, share in shares]
-    colors = colormaps["viridis"].with_extremes(bad="white")
-    draw_grid(figure, pictures, captions, scale=f"|z| / {100 - TAIL:g}th percentile", vmin=0, vmax=1, cmap=colors)
-
-
-def _draw_rows(figure: Figure, rows: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-    """Draw a row of pictures for each image, with their names above the first row."""
+def _draw_rows(rows: Sequence[Mapping[str, NDArray[Any]]]) -> Callable[[Figure], None]:
+    """Return a function that draws a row of pictures for each image, with their names above the first row."""
     pictures = [picture for row in rows for picture in row.values()]
     captions = [*rows[0], *[""] * (len(pictures) - len(rows[0]))]
-    draw_grid(figure, pictures, captions, len(rows[0]))
+    return partial(draw_grid, pictures=pictures, captions=captions, columns=len(rows[0]))
 
 
 def _describe_heads(catalogue: HeadCatalogue) -> str:
@@ -247,7 +242,6 @@ def _strip(catalogue: HeadCatalogue, head: int, images: Sequence[Image]) -> NDAr
     for index in catalogue.best[head].tolist():
         small = tile(images[index], HEAD_PIXELS).convert("RGB")
         heat = heat_overlay(small, catalogue.maps[index, head].numpy())
-        pair = [np.asarray(picture.convert("RGBA")) for picture in (small, heat)]
-        gap = np.zeros((small.height, GAP, 4), dtype=np.uint8)
-        parts += [pair[0], gap[:, : GAP // 3], pair[1], gap]
-    return np.concatenate(parts[:-1], axis=1)
+        for picture, gap in ((small, GAP // 3), (heat, GAP)):
+            parts.append(np.pad(np.asarray(picture.convert("RGBA")), ((0, 0), (0, gap), (0, 0))))
+    return np.concatenate(parts, axis=1)[:, :-GAP]

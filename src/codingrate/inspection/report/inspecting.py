@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import Any, cast
 import pandas as pd
 import torch
 from markupsafe import Markup
+from PIL.Image import Image
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -28,8 +30,10 @@ from ...models.base import CratePreTrainedModel, eval_mode
 from ..measure.rates import layerwise
 from ..measure.tracing import TextBatch, trace
 from .images import attention_panel, head_panel, pca_panel, token_panel
-from .layers import layer_panels, subspace_panels, training_panel
+from .layers import Design, layer_panels, training_panels
 from .panel import Panel
+from .subspaces import subspace_panels
+from .summary import Outcome, key_panels
 from .text import text_panels
 
 Batch = Tensor | TextBatch
@@ -51,19 +55,20 @@ class InspectionReport(Report):
     """Sections at the end of the page by name, each a mapping or a text."""
     notes: Sequence[str] = ()  # sentences at the top of the page
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # table of `layerwise` by the name of the model
+    outcome: Outcome | None = None  # how good the first model is at its task, for the summary
 
     def to_dict(self) -> dict[str, Any]:
         """Return every number and sentence as plain values."""
-        panels = {
-            panel.name: {
-                "title": panel.title,
-                "expected": panel.expected,
-                "measured": panel.measured,
-                "table": None if panel.table is None else panel.table.to_dict("records"),
-            }
-            for panel in self.panels
+        panels: dict[str, dict[str, Any]] = {}
+        for panel in self.panels:
+            panels[panel.name] = {key: getattr(panel, key) for key in ("title", "expected", "measured", "verdict")}
+            panels[panel.name]["findings"] = [dataclasses.asdict(finding) for finding in panel.findings]
+            panels[panel.name]["table"] = None if panel.table is None else panel.table.to_dict("records")
+        summary = {
+            **(self.outcome or Outcome()).to_dict(),
+            "key_panels": {panel.name: panel.verdict for panel in key_panels(self.panels)},
         }
-        values = {"title": self.title, "notes": self.notes, "facts": self.facts, "panels": panels}
+        values = {"title": self.title, "summary": summary, "notes": self.notes, "facts": self.facts, "panels": panels}
         return cast(dict[str, Any], to_plain(values))
 
     def save(self, folder: str | Path, progress: Callable[[], None] | None = None) -> Path:
@@ -80,19 +85,18 @@ class InspectionReport(Report):
         if not (folder / "report.json").exists() and any(part.exists() for part in parts):
             raise CrateError(f"{folder}: has figures or tables of something else than a report; give another folder")
         pictures: dict[str, Picture] = {}
-        files: dict[str, list[str]] = {}
+        files: dict[str, list[str]] = {panel.name: [] for panel in self.panels}
         with atomic_folder(parts[0]) as figures, atomic_folder(parts[1]) as tables:
             for panel in self.panels:
-                name, written = panel.name, []
+                name = panel.name
                 if panel.draw is not None:
-                    pictures[name] = render_figure(panel.draw, name)
-                    pictures[name].figure.savefig(figures / f"{name}.png", dpi=150, facecolor="white")
-                    (figures / f"{name}.svg").write_text(pictures[name].light, encoding="utf-8")
-                    written += [f"figures/{name}.png", f"figures/{name}.svg"]
+                    figure, svg = pictures[name] = render_figure(panel.draw, name)
+                    figure.savefig(figures / f"{name}.png", dpi=150, facecolor="white")
+                    (figures / f"{name}.svg").write_text(svg, encoding="utf-8")
+                    files[name] += [f"figures/{name}.png", f"figures/{name}.svg"]
                 if panel.table is not None:
                     panel.table.to_csv(tables / f"{name}.csv", index=False)
-                    written.append(f"tables/{name}.csv")
-                files[name] = written
+                    files[name].append(f"tables/{name}.csv")
                 if progress is not None:
                     progress()
         write_json(folder / "report.json", self.to_dict())
@@ -111,7 +115,8 @@ class InspectionReport(Report):
                 style: Any = {"index": False, "border": 0, "na_rep": "–", "classes": "numbers" if numeric else None}
                 html = panel.table.head(ROWS).to_html(float_format="{:.4g}".format, **style)
                 tables[panel.name] = Markup(html)
-        values = {"title": self.title, "panels": self.panels, "facts": self.facts, "notes": self.notes}
+        values: dict[str, Any] = {name: getattr(self, name) for name in ("title", "panels", "facts", "notes")}
+        values |= {"outcome": self.outcome, "keys": key_panels(self.panels)}
         return render("inspection.html", **values, pictures=pictures, files=files, tables=tables, rows=ROWS)
 
 
@@ -133,6 +138,14 @@ class Subject:
     augment: Augment | None = None  # normalization of the images, for a vision model
     tokenizer: PreTrainedTokenizerBase | None = None  # tokenizer of a text model
     history: Path | None = None  # the run's metrics.jsonl, for the panel on training
+    trained: bool = True  # whether the weights are not random; the paper's predictions are for trained models
+    outcome: Callable[[Sequence[Image]], Outcome] | None = None
+    """Function that measures how good the model is at its task, given the first images of the samples."""
+
+    @property
+    def design(self) -> Design:
+        """Parts of the model that decide what the paper predicts."""
+        return Design.of(self.model.config, self.trained)
 
     @property
     def body(self) -> CratePreTrainedModel:
@@ -154,6 +167,7 @@ def inspect_models(
 ) -> InspectionReport:
     """Measure the layers of all models and look closely at the first; see `layerwise` for `layers`, `eps`, `measure`.
 
+    `layers` are indices, from 0 or, if negative, from the end. The report numbers layers from 1.
     `data` describes the samples in the report (name and split); an entry `samples` is their expected number, which is
     replaced by the number of samples read. `notes` are read after the samples, so a generator can report what was
     left out. `command` is the command that reproduces the report.
@@ -163,115 +177,115 @@ def inspect_models(
         raise CrateError("inspect_models got no models; give at least one")
     show = progress or (lambda description, total: nullcontext(lambda amount=1: None))
     tables: dict[str, pd.DataFrame] = {}
-    readers = [_Reader(subject) for subject in subjects]
-    for subject, reader in zip(subjects, readers, strict=True):
+    counts = [0] * len(subjects)
+    pixels: list[Tensor] = []  # the first images of the first model
+
+    def read(index: int, advance: Callable[..., None]) -> Iterator[Batch]:
+        for batch in subjects[index].batches():
+            if isinstance(batch, Tensor) and index == 0:
+                pixels.extend(batch[: PICTURES - len(pixels)])
+            size = len(batch if isinstance(batch, Tensor) else batch["input_ids"])
+            counts[index] += size
+            yield batch
+            advance(size)
+
+    for index, subject in enumerate(subjects):
         with show(f"measure {subject.name}", data.get("samples", 0)) as advance:
-            batches = reader.read(advance)
-            tables[subject.name] = layerwise(subject.body, batches, eps, layers=layers, measure=measure)
+            tables[subject.name] = layerwise(subject.body, read(index, advance), eps, layers=layers, measure=measure)
+    designs = {subject.name: subject.design for subject in subjects}
     with show("look inside", 0):
-        panels, missing = subject_panels(subjects[0], tables, readers[0].images, layers)
-    facts: dict[str, Any] = {f"Model {subject.name}": _model_facts(subject) for subject in subjects}
-    facts["Data"] = {**data, "samples": readers[0].count}
+        panels, missing = subject_panels(subjects[0], tables, pixels, layers, designs)
+    with show("summarize", 0):
+        outcome, failed = _measure_outcome(subjects[0], pixels)
+    facts: dict[str, Any] = {}
+    for subject in subjects:
+        config = subject.model.config
+        shown = set(type(config).field_names()) - {"id2label", "label2id"}  # without long lists of class names
+        facts[f"Model {subject.name}"] = {
+            **subject.facts,
+            "class": type(subject.model).__name__,
+            "parameters": subject.model.num_parameters(),
+            "config": {key: value for key, value in config.to_dict().items() if key in shown},
+        }
+    facts["Data"] = {**data, "samples": counts[0]}
     if command is not None:
         facts["Command"] = command
+    cuda = torch.cuda.is_available()
     facts["Environment"] = {
         "codingrate": version("codingrate"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "device": torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else f"CPU, {torch.get_num_threads()} threads",
+        "device": torch.cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} threads",
         "seconds": round(time.perf_counter() - start, 1),
     }
     facts |= {f"Recipe of {one.name}": one.recipe_text for one in subjects if one.recipe_text is not None}
     autoencoders = [subject.name for subject in subjects if subject.body is not subject.model]
     encoders = [f"{name} is an autoencoder. Its encoder was inspected, on whole images." for name in autoencoders]
     title = f"Inspection of {' and '.join(tables)}"
-    return InspectionReport(title, panels, facts, [*notes, *missing, *encoders], tables)
+    return InspectionReport(title, panels, facts, [*notes, *failed, *missing, *encoders], tables, outcome)
+
+
+def _measure_outcome(subject: Subject, pixels: list[Tensor]) -> tuple[Outcome | None, list[str]]:
+    """Measure the subject at its task; return the outcome, or a note on why there is none."""
+    if subject.outcome is None:
+        return None, []
+    augment = subject.augment
+    try:
+        return subject.outcome(unnormalize(torch.stack(pixels), augment) if pixels and augment else []), []
+    except CrateError as error:
+        return None, [f"No accuracy or loss: {error}."]
 
 
 def subject_panels(
-    subject: Subject, tables: Mapping[str, pd.DataFrame], pixels: Sequence[Tensor], layers: Sequence[int] | None
+    subject: Subject,
+    tables: Mapping[str, pd.DataFrame],
+    pixels: list[Tensor],
+    layers: Sequence[int] | None,
+    designs: Mapping[str, Design],
 ) -> tuple[list[Panel], list[str]]:
     """Build the panels of a vision or a text model, and notes on those that do not apply to it.
 
-    `tables` come from `layerwise` by the name of the model; `pixels` are batches of a few images.
+    `tables` come from `layerwise` by the name of the model; `pixels` are a few images as the model reads them. The
+    panels on text come first, because a reader of a language model looks for its predictions.
     """
-    history = None if subject.history is None else training_panel(subject.history)
-    panels = layer_panels(tables) + ([] if history is None else [history])
+    model, augment, tokenizer = subject.body, subject.augment, subject.tokenizer
+    layer = layers[-1] if layers else None
+    design, trained = subject.design, subject.trained
+    history = subject.history
+    parts: dict[str, Callable[[], list[Panel]]] = {
+        "layers": lambda: layer_panels(tables, designs),
+        "training": lambda: [] if history is None or not trained else training_panels(history, design),
+        "subspaces": lambda: subspace_panels(model, trained),
+        "tokens": lambda: [token_panel(passed, design=design)],
+    }
+    inputs: Batch
+    if model.config.modality == "vision":
+        if augment is None:
+            raise CrateError(f"{subject.name}: a vision model needs `augment`, the normalization of its images")
+        stacked = torch.stack(pixels)
+        inputs, images = stacked[:SHOWN], unnormalize(stacked, augment)
+        rows, columns = (side // model.config.patch_size for side in stacked.shape[-2:])
+        parts["colors of patches"] = lambda: [pca_panel(passed, images[:SHOWN], (rows, columns))]
+        parts["attention maps"] = lambda: [
+            attention_panel(model, images[:SHOWN], augment, layer),
+            head_panel(model, stacked, images, layer),
+        ]
+    else:
+        if tokenizer is None:
+            raise CrateError(f"{subject.name}: a text model needs its `tokenizer`")
+        batches = cast(list[TextBatch], list(subject.batches()))
+        inputs = {name: value[:1] for name, value in batches[0].items()}
+        ids, mask = inputs["input_ids"][0], inputs.get("attention_mask")
+        text = str(tokenizer.decode(ids if mask is None else ids[mask[0].bool()], skip_special_tokens=True))
+        parts = {"text": lambda: text_panels(model, tokenizer, batches, text, layer=layer, trained=trained), **parts}
+    with eval_mode(model):
+        passed = trace(model, inputs, layers)
+    panels: list[Panel] = []
     notes = []
-    parts: dict[str, Callable[[], list[Panel]]] = {"subspaces": lambda: subspace_panels(subject.body)}
-    vision = subject.model.config.modality == "vision"
-    parts |= _vision_parts(subject, torch.cat(list(pixels)), layers) if vision else _text_parts(subject, layers)
     for name, build in parts.items():
         try:
             panels += build()
         except CrateError as error:
             notes.append(f"No {name}: {error}.")
     return panels, notes
-
-
-def _vision_parts(
-    subject: Subject, pixels: Tensor, layers: Sequence[int] | None
-) -> dict[str, Callable[[], list[Panel]]]:
-    model, augment = subject.body, subject.augment
-    if augment is None:
-        raise CrateError(f"{subject.name}: a vision model needs `augment`, the normalization of its images")
-    images, layer = unnormalize(pixels, augment), layers[-1] if layers else None
-    with eval_mode(model):
-        passed = trace(model, pixels[:SHOWN], layers)
-    rows, columns = (side // model.config.patch_size for side in pixels.shape[-2:])
-    return {
-        "tokens": lambda: [token_panel(passed)],
-        "colors of patches": lambda: [pca_panel(passed, images[:SHOWN], (rows, columns))],
-        "attention maps": lambda: [
-            attention_panel(model, images[:SHOWN], augment, layer=layer),
-            head_panel(model, pixels, images, layer),
-        ],
-    }
-
-
-def _text_parts(subject: Subject, layers: Sequence[int] | None) -> dict[str, Callable[[], list[Panel]]]:
-    model, tokenizer = subject.body, subject.tokenizer
-    if tokenizer is None:
-        raise CrateError(f"{subject.name}: a text model needs its `tokenizer`")
-    batches = cast(list[TextBatch], list(subject.batches()))
-    ids, mask = batches[0]["input_ids"][0], batches[0].get("attention_mask")
-    text = str(tokenizer.decode(ids if mask is None else ids[mask[0].bool()], skip_special_tokens=True))
-    with eval_mode(model):
-        passed = trace(model, {name: value[:1] for name, value in batches[0].items()}, layers)
-    layer = layers[-1] if layers else None
-    return {
-        "tokens": lambda: [token_panel(passed)],
-        "text": lambda: text_panels(model, tokenizer, batches, text, layer=layer),
-    }
-
-
-@dataclass
-class _Reader:
-    """Reads the samples of a subject once, counts them and keeps the first images."""
-
-    subject: Subject
-    count: int = 0
-    images: list[Tensor] = field(default_factory=list)
-
-    def read(self, advance: Callable[..., None]) -> Iterator[Batch]:
-        for batch in self.subject.batches():
-            if isinstance(batch, Tensor) and self.count < PICTURES:
-                self.images.append(batch[: PICTURES - self.count])
-            size = len(batch if isinstance(batch, Tensor) else batch["input_ids"])
-            self.count += size
-            yield batch
-            advance(size)
-
-
-def _model_facts(subject: Subject) -> dict[str, Any]:
-    model = subject.model
-    named = set(type(model.config).field_names()) - {"id2label", "label2id"}  # long lists of class names
-    return {
-        **subject.facts,
-        "class": type(model).__name__,
-        "parameters": model.num_parameters(),
-        "config": {key: value for key, value in model.config.to_dict().items() if key in named},
-    }

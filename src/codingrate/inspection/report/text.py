@@ -1,35 +1,46 @@
-"""Panels on text models: the logit lens, its candidates along a text, units, and attention between tokens."""
+"""Panels on text models: the logit lens, its candidates along a text, units, attention between tokens, and labels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
-from ...data import Masking, mask_own_tokens
+from ..._fonts import font_families
+from ...data import Masking, byte_characters, mask_own_tokens
 from ...errors import CrateError
 from ...models import CrateForCausalLM, CrateForMaskedLM
 from ...models.base import CratePreTrainedModel
 from ..measure.attention import token_attention, token_attention_table
 from ..measure.logit_lens import Candidates, candidates, lens
-from ..measure.sparse_units import units
+from ..measure.predictions import FALLS_BEFORE_LAST, describe_trend, judge_trend
+from ..measure.sparse_units import Units, selective_units, unit_table, units
 from ..measure.tracing import TextBatch, UnavailableError
-from ..measure.training_history import describe_trend
-from .panel import FONT, WIDTH, Curve, Panel, draw_plots, ink_rgba, printable, subplots, token_label
-from .units import firing_panel, unit_panel
+from ..segment.pictures import COLORS
+from .panel import BLUE, FEW, UNTRAINED, WIDTH, Curve, Panel, draw_plots, subplots
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from transformers import PreTrainedTokenizerBase
-
+FONTS = font_families("DejaVu Sans Mono")  # the monospaced font that comes with matplotlib, and those for other scripts
+CHARACTER = 1233 / 2048  # width of a character of this font, in units of its size
+_VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "→", "\r": "←"})
 POSITIONS = 20  # number of positions at the end of the text at which candidates are shown
 ATTENTION_TOKENS = 32  # number of tokens at the start of the text between which attention is shown
 ATTENTION_HEADS = 6  # largest number of heads whose attention is drawn
 ROW = 0.27  # height of a row of the grid of candidates, in inches
+_LEFT, _RIGHT = 64, 44  # largest number of characters before the activating token, and from its start on
+_HEADING = 48  # characters that a heading needs
+_SIZE = 8  # font size, in points
+_DRAWN = 12  # largest number of units that are drawn
+
+Window = tuple[list[str], list[float]]
+"""Labels of the tokens around a strong activation, and the activation of the unit on each."""
 
 
 def text_panels(
@@ -40,52 +51,50 @@ def text_panels(
     *,
     layer: int | None = None,
     top: int = 5,
+    trained: bool = True,
 ) -> list[Panel]:
     """Build the lens and the units over batches of ids, and the candidates and the attention along one text.
 
-    Attention is that of `layer`, by default -2. The tables have `top` candidates for each position and `top` windows
-    for each unit. For the lens of a masked model, tokens are masked as in training. A part that the model does not
-    have becomes a panel without a figure that states the reason.
+    Attention is that of the layer with index `layer`, by default -2. The tables have `top` candidates for each position
+    and `top` windows for each unit. For the lens of a masked model, tokens are masked as in training. A part that the
+    model does not have becomes a panel without a figure that states the reason. Verdicts are for `trained` models.
     """
     batches = list(batches)  # only ids, and they are read twice
-    ids = encode(model, tokenizer, text)
+    config = model.config
+    ids = torch.tensor(tokenizer(text, verbose=False)["input_ids"][: config.max_tokens])
+    if len(ids) < 2:
+        raise CrateError(f"the text {text!r} has fewer than two tokens; give a longer one")
 
     def language() -> list[Panel]:
         if not isinstance(model, (CrateForCausalLM, CrateForMaskedLM)):
             raise UnavailableError(f"a {type(model).__name__} predicts no tokens")
-        inputs = batches if model.config.causal else mask_batches(batches, tokenizer)
-        around = {
-            tokenizer.cls_token_id,
-            tokenizer.sep_token_id,
-        }  # special tokens around the text
+        inputs = batches if config.causal else mask_batches(batches, tokenizer)
+        around = (tokenizer.cls_token_id, tokenizer.sep_token_id)  # special tokens around the text
         positions = [index for index, number in enumerate(ids.tolist()) if number not in around] or [len(ids) - 1]
         guesses = candidates(model, ids, positions[-POSITIONS:], top, mask_id=tokenizer.mask_token_id)
-        return [lens_panel(lens(model, inputs)), candidates_panel(guesses, tokenizer, model.config.causal)]
+        return [lens_panel(lens(model, inputs)), candidates_panel(guesses, tokenizer, config.causal)]
 
     def activity() -> list[Panel]:
         stats = units(model, batches, top=top)
-        return [firing_panel(stats), unit_panel(stats, tokenizer)]
+        return [firing_panel(stats, trained), unit_panel(stats, tokenizer)]
 
     def attention() -> list[Panel]:
-        index = max(model.config.num_hidden_layers - 2, 0) if layer is None else layer
+        index = max(config.num_hidden_layers - 2, 0) if layer is None else layer
         weights = token_attention(model, ids[:ATTENTION_TOKENS], index)
         labels = [token_label(tokenizer, number) for number in ids[:ATTENTION_TOKENS].tolist()]
-        index %= model.config.num_hidden_layers
-        return [token_attention_panel(weights, labels, index, model.config.causal)]
+        return [token_attention_panel(weights, labels, index % config.num_hidden_layers, config.causal)]
 
-    return [
-        *_or_reason("lens", "The model's head on every layer", language),
-        *_or_reason("units", "Units of the sparse code", activity),
-        *_or_reason("token-attention", "Attention between tokens", attention),
-    ]
-
-
-def encode(model: CratePreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> Tensor:
-    """Return the ids (n,) of a text, truncated to the model's context length."""
-    ids = torch.tensor(tokenizer(text, verbose=False)["input_ids"][: model.config.max_tokens])
-    if len(ids) < 2:
-        raise CrateError(f"the text {text!r} has fewer than two tokens; give a longer one")
-    return ids
+    panels = []
+    for name, title, build in (
+        ("lens", "The model's head on every layer", language),
+        ("units", "Units of the sparse code", activity),
+        ("token-attention", "Attention between tokens", attention),
+    ):
+        try:
+            panels += build()
+        except UnavailableError as error:
+            panels.append(Panel(name, title, "", f"Not shown: {error}."))
+    return panels
 
 
 def mask_batches(batches: Iterable[TextBatch], tokenizer: PreTrainedTokenizerBase) -> Iterator[TextBatch]:
@@ -101,7 +110,7 @@ def lens_panel(table: pd.DataFrame) -> Panel:
     last = table.iloc[-1]
     measures = {"cross_entropy": "−log p of the true token", "top1": "the share of correct first guesses"}
     parts = [
-        describe_trend(name, table[column].tolist()) if len(table) > 1 else f"{name} is {last[column]:.3g}"
+        describe_trend(name, table[column]) if len(table) > 1 else f"{name} is {last[column]:.3g}"
         for column, name in measures.items()
     ]
     nats = [Curve(table, "cross_entropy", "$-\\log p$ of the truth"), Curve(table, "entropy", "entropy")]
@@ -111,7 +120,7 @@ def lens_panel(table: pd.DataFrame) -> Panel:
         "Logit lens: predictions of every layer through the model's head",
         "",
         f"Over {int(last['tokens']):,} tokens, {' and '.join(parts)}; the last layer is the model itself.",
-        lambda figure: draw_plots(figure, plots, from_zero=True),
+        partial(draw_plots, plots=plots, from_zero=True),
         table,
     )
 
@@ -132,7 +141,7 @@ def candidates_panel(guesses: Candidates, tokenizer: PreTrainedTokenizerBase, ca
         f"Most likely {target} after each layer",
         "",
         f"{measured} Stronger color means a higher probability; correct guesses are in bold.",
-        lambda figure: _draw_candidates(figure, guesses, tokenizer, causal),
+        partial(_draw_candidates, guesses=guesses, tokenizer=tokenizer, causal=causal),
         candidates_table(guesses, tokenizer),
     )
 
@@ -177,17 +186,9 @@ def token_attention_panel(weights: Tensor, labels: Sequence[str], layer: int, ca
         f"{low['entropy']:.2f} to {high['entropy']:.2f} nats (uniform: {uniform['entropy']:.2f}). "
         f"{table['itself'].mean():.0%} of the attention goes to the token itself and {table['first'].mean():.0%} to "
         "the first token. Each row shows the attention of one token over the columns.",
-        lambda figure: _draw_attention(figure, weights, labels, drawn, table),
+        partial(_draw_attention, weights=weights, labels=labels, heads=drawn, table=table),
         table,
     )
-
-
-def _or_reason(name: str, title: str, build: Callable[[], list[Panel]]) -> list[Panel]:
-    """Build panels, or a panel that states why the model has none of them."""
-    try:
-        return build()
-    except UnavailableError as error:
-        return [Panel(name, title, "", f"Not shown: {error}.")]
 
 
 def _draw_candidates(figure: Figure, guesses: Candidates, tokenizer: PreTrainedTokenizerBase, causal: bool) -> None:
@@ -196,10 +197,10 @@ def _draw_candidates(figure: Figure, guesses: Candidates, tokenizer: PreTrainedT
     (axes,) = subplots(figure, WIDTH, ROW * (layers + 4) + 0.2)
     axes.imshow(ink_rgba(guesses.probabilities[..., 0].double().numpy()), aspect="auto")
     limit = max(2, round(120 / count))
-    style: Any = {"fontfamily": FONT, "fontsize": 7 if count <= 20 else 6, "parse_math": False}
+    style: Any = {"fontfamily": FONTS, "fontsize": 7 if count <= 20 else 6, "parse_math": False}
 
     def label(token_id: int) -> str:
-        return printable(token_label(tokenizer, token_id), limit)
+        return shorten(token_label(tokenizer, token_id), limit)
 
     for layer in range(layers):
         for position in range(count):
@@ -225,9 +226,9 @@ def _draw_attention(
     columns = min(3, len(heads))
     rows = -(-len(heads) // columns)
     grid = subplots(figure, 9.3 * columns / 3, 3.35 * rows, rows, columns)
-    texts = [printable(label, 8) for label in labels]
+    texts = [shorten(label, 8) for label in labels]
     turn = 90 if max(map(len, texts)) > 1 else 0  # single letters stay upright
-    style: Any = {"fontfamily": FONT, "fontsize": min(7.0, 190 / len(texts)), "parse_math": False}  # a side: ~200 pt
+    style: Any = {"fontfamily": FONTS, "fontsize": min(7.0, 190 / len(texts)), "parse_math": False}  # a side: ~200 pt
     for axes in grid[len(heads) :]:
         axes.axis("off")
     for axes, head in zip(grid, heads, strict=False):
@@ -237,3 +238,157 @@ def _draw_attention(
         axes.set_yticks(range(len(texts)), texts, **style)
         axes.tick_params(length=0, pad=1)
         axes.set_title(f"head {head + 1}: {table['distance'][head]:.1f} tokens away", fontsize=9)
+
+
+def firing_panel(stats: Units, trained: bool = True) -> Panel:
+    """Build the panel on how often the units of each layer are active."""
+    table = unit_table(stats)
+    layers = table.groupby("layer", as_index=False).agg(
+        units=("unit", "size"),
+        share=("share", "mean"),
+        median=("share", "median"),
+        never=("share", lambda shares: int((shares == 0).sum())),
+        always=("share", lambda shares: int((shares == 1).sum())),
+        mean=("mean", "mean"),
+    )
+    finding = judge_trend("the mean share", layers, "share", FALLS_BEFORE_LAST if trained else None)
+    return Panel(
+        "units",
+        "Units of the sparse code: share of tokens on which each is active",
+        "Deeper layers of a trained CRATE have fewer non-zero entries, except the last, on images (4.2). The paper "
+        "does not study single units or text.",
+        f"Over {stats.tokens:,} tokens {finding.measured}; units that are never active: "
+        f"{int(layers['never'].sum())} of {len(table)}.",
+        partial(_draw_shares, stats=stats),
+        layers,
+        [finding],
+        FEW if trained else UNTRAINED,
+    )
+
+
+def unit_panel(
+    stats: Units, tokenizer: PreTrainedTokenizerBase, chosen: Sequence[tuple[int, int]] | None = None
+) -> Panel:
+    """Build the panel of the texts that activate single units most; `chosen` defaults to `selective_units`.
+
+    The table has all chosen units, the figure up to twelve, spread evenly over the list.
+    """
+    chosen = selective_units(stats) if chosen is None else chosen
+    table = context_table(stats, tokenizer, chosen)
+    measured = "No unit is active often enough to be shown."
+    if len(table):
+        shares = 100 * table["share"]
+        tokens = [{labels[stats.before] for labels, _ in _windows(stats, tokenizer, *unit)} for unit in chosen]
+        measured = (
+            f"The {len(chosen)} units shown are active on {shares.min():.3g} to {shares.max():.3g} % of "
+            f"{stats.tokens:,} tokens; {sum(len(same) == 1 for same in tokens)} of them have the same token in all "
+            "their windows. In each layer these are the units whose activity is most concentrated on few tokens."
+        )
+    return Panel(
+        "unit-contexts",
+        "Texts that activate single units most",
+        "",
+        measured,
+        partial(_draw_contexts, stats=stats, tokenizer=tokenizer, chosen=chosen) if len(table) else None,
+        table,
+    )
+
+
+def context_table(stats: Units, tokenizer: PreTrainedTokenizerBase, chosen: Sequence[tuple[int, int]]) -> pd.DataFrame:
+    """Return a row per chosen unit and window, with the activating token in «»."""
+    columns = ["layer", "unit", "share", "mean", "selectivity", "activation", "context"]
+    rows: list[tuple[Any, ...]] = []
+    for layer, unit in chosen:
+        about = [float(values[layer, unit]) for values in (stats.share, stats.mean, stats.selectivity)]
+        for labels, activations in _windows(stats, tokenizer, layer, unit):
+            at = stats.before
+            context = "".join((*labels[:at], "«", labels[at], "»", *labels[at + 1 :]))
+            rows.append((stats.layers[layer] + 1, unit, *about, activations[at], context))
+    return pd.DataFrame(rows, columns=columns)
+
+
+def character_ink(window: Window, before: int, left: int, width: int) -> NDArray[np.float64]:
+    """Return |activation| of the token behind each character of a line, relative to the window's largest, (width,).
+
+    The token at index `before` starts at column `left`.
+    """
+    labels, activations = window
+    sizes = [len(label) for label in labels]
+    letters = np.repeat(np.abs(activations) / np.abs(activations).max(), sizes)
+    start = sum(sizes[:before]) - left  # first drawn character; negative if there are fewer
+    letters = np.concatenate([np.zeros(max(0, -start)), letters[max(0, start) :], np.zeros(width)])
+    return letters[:width]
+
+
+def _windows(stats: Units, tokenizer: PreTrainedTokenizerBase, layer: int, unit: int) -> list[Window]:
+    """Return the windows of one unit, the strongest first; a token outside the text is an empty string."""
+    exists = stats.places[layer, unit] >= 0
+    ids, activations = (part[layer, unit][exists].tolist() for part in (stats.window_ids, stats.window_activations))
+    labels = [[token_label(tokenizer, number) if number >= 0 else "" for number in window] for window in ids]
+    return list(zip(labels, activations, strict=True))
+
+
+def _draw_shares(figure: Figure, stats: Units) -> None:
+    (axes,) = subplots(figure, 7, 3.4)
+    shares = np.sort(stats.share.numpy(), axis=-1)[:, ::-1]
+    for index, (layer, curve) in enumerate(zip(stats.layers, shares, strict=True), 1):
+        color = (*BLUE, 0.25 + 0.75 * index / len(shares))
+        axes.plot(np.arange(1, len(curve) + 1), 100 * curve, color=color, label=f"layer {layer + 1}")
+    axes.set(xlabel="units, most active first", title="tokens on which a unit is active, %", ylim=(0, 100))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small", ncols=1 + (len(shares) - 1) // 6)
+
+
+def _draw_contexts(
+    figure: Figure, stats: Units, tokenizer: PreTrainedTokenizerBase, chosen: Sequence[tuple[int, int]]
+) -> None:
+    """Draw windows with the activating tokens in one column; the ink behind a token is the unit's activation."""
+    if len(chosen) > _DRAWN:
+        chosen = [chosen[round(index)] for index in np.linspace(0, len(chosen) - 1, _DRAWN)]
+    lines: list[str | Window] = []
+    for layer, unit in chosen:
+        share = 100 * float(stats.share[layer, unit])
+        lines += [f"layer {stats.layers[layer] + 1}, unit {unit}: active on {share:.3g} % of tokens"]
+        lines += _windows(stats, tokenizer, layer, unit)
+    halves = slice(None, stats.before), slice(stats.before, None)  # before the activating token, and from it on
+    windows = [line for line in lines if not isinstance(line, str)]
+    before, after = (max(len("".join(labels[half])) for labels, _ in windows) for half in halves)
+    left, right = min(before, _LEFT), min(after, _RIGHT)
+    width = max(left + right, _HEADING)
+    figure.set_size_inches(width * CHARACTER * _SIZE / 72, len(lines) * 1.45 * _SIZE / 72)
+    axes = figure.add_axes((0, 0, 1, 1))  # so that a cell of ink is exactly as wide as a character
+    axes.set(xlim=(0, width), ylim=(len(lines), 0))
+    axes.axis("off")
+    ink = np.zeros((len(lines), width))
+    style: Any = {"fontsize": _SIZE, "va": "center_baseline"}
+    for row, line in enumerate(lines):
+        if isinstance(line, str):
+            axes.text(0, row + 0.5, line, fontweight="bold", **style)
+            continue
+        ink[row] = character_ink(line, stats.before, left, width)
+        texts = ["".join(line[0][half]) for half in halves]
+        for text, side in ((texts[0][-left:], "right"), (texts[1][:right], "left")):
+            axes.text(left, row + 0.5, text, ha=side, fontfamily=FONTS, parse_math=False, **style)
+    axes.imshow(ink_rgba(ink, 0), extent=(0, width, len(lines), 0), aspect="auto", interpolation="nearest")
+
+
+def token_label(tokenizer: PreTrainedTokenizerBase, token_id: int) -> str:
+    """Return a token in readable form: space ␣, newline ⏎, tab →, and a byte that is not a character as ‹c3›."""
+    text = str(tokenizer.decode([token_id]))
+    if "\ufffd" in text:
+        values = {sign: f"‹{byte:02x}›" for byte, sign in enumerate(byte_characters())}
+        text = "".join(values.get(sign, sign) for sign in str(tokenizer.convert_ids_to_tokens(token_id)))
+    return "".join(sign if sign.isprintable() else f"‹{ord(sign):02x}›" for sign in text.translate(_VISIBLE))
+
+
+def shorten(text: str, limit: int) -> str:
+    """Shorten a text to `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def ink_rgba(shares: NDArray[np.float64], color: int = 1, strongest: float = 0.75) -> NDArray[np.float64]:
+    """Return shares in [0, 1] as one color of varying opacity, (..., 4), which lets text show through."""
+    ink = np.empty((*shares.shape, 4))
+    ink[..., :3] = np.array(COLORS[color]) / 255
+    ink[..., 3] = strongest * np.clip(np.nan_to_num(shares), 0, 1)
+    return ink

@@ -9,10 +9,14 @@ near points are stored, so the cost is linear in the points and five dimensions 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import helmert
+from scipy.ndimage import binary_fill_holes, gaussian_filter
+from scipy.sparse import csr_array
 
 from ...errors import CrateError
 from .cuts import overlap
@@ -31,8 +35,6 @@ def refine(image: NDArray[np.uint8], masks: Sequence[NDArray[np.bool_]]) -> list
 
     The result is None for a mask whose overlap with its refined form is below ½: it followed nothing in the image.
     """
-    from scipy.ndimage import binary_fill_holes
-
     if not masks:
         return []
     refined = [np.asarray(binary_fill_holes(q > 0.5)) for q in mean_field(image, np.stack(masks))]
@@ -50,7 +52,8 @@ def mean_field(image: NDArray[np.uint8], masks: NDArray[np.bool_], iterations: i
     """
     if image.shape[:2] != masks.shape[1:] or image.dtype != np.uint8:
         raise CrateError(f"masks {masks.shape} do not fit the image {image.shape} of {image.dtype}; resize them to it")
-    smooth, bilateral = (_normalized(kernel, image.shape[:2]) for kernel in (_gaussian, _bilateral(image)))
+    gaussian = partial(gaussian_filter, sigma=(0, SMOOTH_SPREAD, SMOOTH_SPREAD), mode="constant")
+    smooth, bilateral = (_normalized(kernel, image.shape[:2]) for kernel in (gaussian, _bilateral(image)))
     unary = np.where(masks, 1.0, -1.0).astype(np.float32)
     t = np.tanh(unary / 2)
     for _ in range(iterations):
@@ -62,12 +65,6 @@ def _normalized(kernel: Filter, shape: tuple[int, int]) -> Filter:
     """Return N^-½KN^-½."""
     scale: NDArray[np.float32] = np.maximum(kernel(np.ones((1, *shape), np.float32)), 1e-20) ** np.float32(-0.5)
     return lambda x: scale * kernel(scale * x)
-
-
-def _gaussian(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    from scipy.ndimage import gaussian_filter
-
-    return np.asarray(gaussian_filter(x, (0, SMOOTH_SPREAD, SMOOTH_SPREAD), mode="constant"))
 
 
 def _bilateral(image: NDArray[np.uint8]) -> Filter:
@@ -86,8 +83,6 @@ class PermutohedralLattice:
     """
 
     def __init__(self, points: NDArray[Any]) -> None:
-        from scipy.sparse import csr_array
-
         keys, shares = _simplices(points)  # (n, d + 1, d) corners without their last coordinate, (n, d + 1) weights
         count, corners, d = keys.shape
         low = keys.min(axis=(0, 1)) - corners  # room for the neighbors of the outermost
@@ -124,7 +119,8 @@ class PermutohedralLattice:
 def _simplices(points: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the d + 1 corners of the simplex around each point, and its barycentric coordinates there."""
     count, d = points.shape
-    lifted = points @ _lift(d)  # (n, d + 1), in the hyperplane Σx = 0
+    # The rows of Helmert's matrix span the hyperplane Σx = 0; scaled so that the whole filter has deviation one.
+    lifted = points @ (helmert(d + 1) * (d + 1) * np.sqrt(2 / 3))  # (n, d + 1)
     nearest = np.rint(lifted / (d + 1)).astype(np.int64) * (d + 1)
     order = np.argsort(nearest - lifted, axis=1, kind="stable")  # largest remainder first
     rank = np.empty_like(order)
@@ -141,13 +137,3 @@ def _simplices(points: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.floa
     steps = np.where(corner[None] <= d - corner[:, None], corner[:, None], corner[:, None] - (d + 1))  # (corner, rank)
     keys = nearest[:, None, :d] + steps.T[rank[:, :d]].transpose(0, 2, 1)
     return keys, shares
-
-
-def _lift(d: int) -> NDArray[np.float64]:
-    """Return orthogonal rows of the hyperplane, (d, d + 1), scaled so that the whole filter has deviation one."""
-    rows = np.zeros((d, d + 1))
-    for i in range(d):
-        rows[i, : i + 1] = 1
-        rows[i, i + 1] = -(i + 1)
-        rows[i] /= np.sqrt((i + 1) * (i + 2))
-    return rows * (d + 1) * np.sqrt(2 / 3)

@@ -1,15 +1,19 @@
-"""MaskCut: find objects one after another by normalized cuts of the graph of patches (paper 4.3, algorithm in C).
+"""MaskCut: find regions one after another by normalized cuts of the graph of patches (paper 4.3, algorithm in C).
 
 A cut needs one eigenvector, which Lanczos computes without a full decomposition.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
+from scipy.ndimage import label
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
 from ...errors import CrateError
@@ -24,11 +28,13 @@ _DENSE = 24  # number of patches up to which the dense solver is as fast; Lanczo
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """One object on the grid of patches."""
+    """One region on the grid of patches: an object, or a part of the background."""
 
-    mask: NDArray[np.bool_]  # (rows, columns), True on the object
-    score: float  # quality of the cut, 1 − Ncut/2 in [0, 1]; the paper defines no score
-    eigenvector: Matrix  # (rows, columns), the eigenvector of the cut, larger on the object's side
+    mask: NDArray[np.bool_]  # (rows, columns), True on the region
+    cut_quality: float
+    """1 − Ncut/2 in [0, 1], see `cut_quality`: how little connects the region with the rest of the image. It is not the
+    probability of an object, and the paper defines no score."""
+    eigenvector: Matrix  # (rows, columns), the eigenvector of the cut, larger on the region's side
 
     @property
     def box(self) -> Box:
@@ -39,15 +45,13 @@ class Cut:
 def maskcut(
     features: Tensor | NDArray[Any], grid: tuple[int, int], masks: int = 3, threshold: float = 0.15
 ) -> list[Cut]:
-    """Find at most `masks` objects from the features (N, d) of one image's patches, N = rows · columns of `grid`.
+    """Find at most `masks` regions from the features (N, d) of one image's patches, N = rows · columns of `grid`.
 
     Each step cuts the graph in two (`normalized_cut`), selects the side that is not background, keeps the connected
     part around its strongest patch, and makes the edges of that part weak. A mask after the first is dropped if it
     overlaps the one before by more than half or covers no more than 1 % of the grid. The graph is then unchanged and
     so would be the next cut, so the search ends.
     """
-    from scipy.ndimage import label
-
     weights = affinity(_checked(features, grid, masks, threshold), threshold)
     cuts: list[Cut] = []
     taken = np.zeros(grid, dtype=bool)
@@ -103,8 +107,22 @@ def normalized_cut(weights: Matrix) -> Matrix:
     degrees = weights.sum(axis=1)
     scale = degrees**-0.5
     known = np.sqrt(degrees / degrees.sum())
-    u = None if len(weights) <= _DENSE else _lanczos(weights, scale, known)
-    v = scale * (_dense(weights, scale, known) if u is None else u)
+
+    def product(x: Matrix) -> Matrix:
+        x = x.ravel()
+        return scale * (weights @ (scale * x)) - 2 * (known @ x) * known
+
+    u: Matrix | None = None
+    if len(weights) > _DENSE:
+        operator = LinearOperator(weights.shape, matvec=product, dtype=np.float64)
+        start = np.random.default_rng(0).standard_normal(len(weights))  # fixed, so that masks are reproducible
+        with suppress(ArpackError):  # no convergence because eigenvalues are too close
+            u = eigsh(operator, k=1, which="LA", v0=start)[1][:, 0]
+    if u is None:
+        last = len(weights) - 1
+        matrix = scale[:, None] * weights * scale - 2 * np.outer(known, known)
+        u = eigh(matrix, subset_by_index=[last, last])[1][:, 0]
+    v = scale * u
     return v if v[np.abs(v).argmax()] > 0 else -v
 
 
@@ -121,32 +139,8 @@ def cut_quality(weights: Matrix, side: NDArray[np.bool_]) -> float:
 
 def can_cut(weights: Matrix) -> bool:
     """Check that some pairs of patches are alike and some are not; otherwise a cut is arbitrary."""
-    pairs = weights.size - len(weights)
-    strong = int(np.count_nonzero(weights > WEAK)) - int(np.count_nonzero(np.diagonal(weights) > WEAK))
-    return 0 < strong < pairs
-
-
-def _lanczos(weights: Matrix, scale: Matrix, known: Matrix) -> Matrix | None:
-    from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
-
-    def product(x: Matrix) -> Matrix:
-        x = x.ravel()
-        return scale * (weights @ (scale * x)) - 2 * (known @ x) * known
-
-    operator = LinearOperator(weights.shape, matvec=product, dtype=np.float64)
-    start = np.random.default_rng(0).standard_normal(len(weights))  # fixed, so that masks are reproducible
-    try:
-        return np.asarray(eigsh(operator, k=1, which="LA", v0=start)[1][:, 0])
-    except ArpackError:  # no convergence because eigenvalues are too close
-        return None
-
-
-def _dense(weights: Matrix, scale: Matrix, known: Matrix) -> Matrix:
-    from scipy.linalg import eigh
-
-    last = len(weights) - 1
-    matrix = scale[:, None] * weights * scale - 2 * np.outer(known, known)
-    return np.asarray(eigh(matrix, subset_by_index=[last, last])[1][:, 0])
+    strong = (weights > WEAK)[~np.eye(len(weights), dtype=bool)]
+    return bool(strong.any() and not strong.all())
 
 
 def _is_foreground(vector: Matrix) -> bool:

@@ -13,8 +13,7 @@ from codingrate.objective import random_bases
 
 from ..denoising import SubspaceMixture, attention_denoise, codes, project_nearest
 from . import figures as fig
-from .frame import Finding, Trial, claim, judge
-from .measure import EXACT, critical, power_law, z_scores
+from .frame import EXACT, Finding, Trial, claim, critical, judge, power_law, z_scores
 
 
 def mixture(generator: torch.Generator, K: int = 3, d: int = 7, p: int = 2) -> SubspaceMixture:
@@ -241,10 +240,8 @@ def one_step_denoising(trial: Trial) -> Finding:
     nearer = float((error < (sample.tokens - sample.clean).square().sum(-1)).double().mean())
     planar = SubspaceMixture(fig.plane_lines(10, 70, 130))
     points = planar.sample(150, 0.3, trial.generator()).tokens
-    title, curve = (
-        "one step, three lines in the plane, σ = 0.3",
-        (sigmas, left, oracle, "measured; line: known subspace"),
-    )
+    title = "one step, three lines in the plane, σ = 0.3"
+    curve = (sigmas, left, oracle, "measured; line: known subspace")
     return Finding(
         f"less noise at every σ, never below the oracle, p/d = {p / d:.4f} as σ → 0",
         f"{left[0]:.3f} at σ = 2, {left[-1]:.4f} at σ = 0.02, where {nearer:.2%} of tokens are closer",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from scipy.special import wrightomega
@@ -15,8 +16,7 @@ from ..denoising import SubspaceMixture, codes, nearest_subspace, off_subspace
 from ..diffusion import VarianceExploding, geometric_times, sliced_wasserstein, structured_solution
 from . import figures as fig
 from .denoising import mixture
-from .frame import Finding, Trial, claim, judge
-from .measure import cosine, covariance_scores, critical, power_law, z_scores
+from .frame import Finding, Trial, claim, cosine, covariance_scores, critical, judge, power_law, z_scores
 
 LAST, FIRST = 1.0, 1e-4  # T and t_1: noise as large as the signal, and a hundredth of it
 
@@ -46,11 +46,10 @@ def data_scores(model: SubspaceMixture, points: Tensor) -> Tensor:
 
 def compare_distributions(
     model: SubspaceMixture, points: Tensor, sigma: float, scores: Tensor, generator: torch.Generator
-) -> tuple[bool, str, str, dict[str, float]]:
+) -> Finding:
     """Compare points (n, d) with the model at noise σ by z-scores of their moments and sliced Wasserstein distance.
 
-    Returns whether they agree, the prediction, the measurement and its numbers. The limit of the distance is the mean
-    distance of two samples of the model plus five standard deviations.
+    The limit of the distance is the mean distance of two samples of the model plus five standard deviations.
     """
 
     def sample() -> Tensor:
@@ -60,11 +59,11 @@ def compare_distributions(
     distance = sum(sliced_wasserstein(points, sample(), 32, generator) for _ in range(4)) / 4
     mean, deviation = float(between.mean()), float(between.std())
     limit, worst = critical(scores.numel()), float(scores.abs().max())
-    return (
-        worst < limit and distance < mean + 5 * deviation,
+    return Finding(
         f"{scores.numel()} moments with |z| < {limit:.2f}; sliced W₂ of two samples, {mean:.3f} ± {deviation:.3f}",
         f"largest |z| {worst:.2f}; sliced W₂ {distance:.3f}",
-        {"worst_z": worst, "limit_z": limit, "sliced_w2": distance, "sliced_w2_of_samples": mean},
+        judge(worst < limit and distance < mean + 5 * deviation),
+        numbers={"worst_z": worst, "limit_z": limit, "sliced_w2": distance, "sliced_w2_of_samples": mean},
     )
 
 
@@ -74,13 +73,13 @@ def judge_samples(trial: Trial, count: int, kappa: float, stochastic: bool) -> F
     model = mixture(generator, d=5)
     start = model.sample(count, math.sqrt(LAST), generator).tokens
     grid, process = times(kappa), VarianceExploding(model)
-    run = (
-        (lambda part: process.reverse(part, grid, generator)) if stochastic else (lambda part: process.flow(part, grid))
-    )
-    points = model.denoise(in_parts(lambda part: run(part)[-1], start), math.sqrt(FIRST))
-    scores = data_scores(model, points)
-    ok, prediction, measured, numbers = compare_distributions(model, points, 0.0, scores, trial.generator())
-    return Finding(prediction, measured, judge(ok), numbers=numbers, draw=paths_figure(trial, stochastic))
+
+    def run(part: Tensor) -> Tensor:
+        return (process.reverse(part, grid, generator) if stochastic else process.flow(part, grid))[-1]
+
+    points = model.denoise(in_parts(run, start), math.sqrt(FIRST))
+    finding = compare_distributions(model, points, 0.0, data_scores(model, points), trial.generator())
+    return replace(finding, draw=paths_figure(trial, stochastic))
 
 
 @claim(section="3.1", equation="eq:ve-bwd-decoder")
@@ -143,16 +142,16 @@ def forward_marginals(trial: Trial) -> Finding:
     states = in_parts(lambda part: process.flow(part, grid)[marks], sample.tokens)  # (4, n, d)
     levels = [math.sqrt(float(grid[mark])) for mark in marks]
     scores = torch.cat([covariance_scores(z, model.covariance(level)) for z, level in zip(states, levels, strict=True)])
-    ok, prediction, measured, numbers = compare_distributions(model, states[-1], levels[-1], scores, generator)
+    compared = compare_distributions(model, states[-1], levels[-1], scores, generator)
     stuck = in_parts(lambda part: process.flow(part, grid)[-1], sample.clean)
     expected = (model.bases.shape[1] - model.bases.shape[2]) * LAST
     share = float(off_subspace(stuck, model.bases, sample.labels).square().sum(-1).mean()) / expected
-    return Finding(
-        prediction,
-        f"from t₁ = {FIRST:g}: {measured}; from the support: {share:.1%} of the expected noise",
-        judge(ok, everywhere=share > 0.5),
-        "t₁ > 0: on the support itself the flow has no score and does not leave it",
-        numbers | {"share_from_support": share},
+    return replace(
+        compared,
+        measured=f"from t₁ = {FIRST:g}: {compared.measured}; from the support: {share:.1%} of the expected noise",
+        verdict=judge(compared.verdict == "holds", everywhere=share > 0.5),
+        reason="t₁ > 0: on the support itself the flow has no score and does not leave it",
+        numbers={**compared.numbers, "share_from_support": share},
     )
 
 

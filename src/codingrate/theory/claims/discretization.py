@@ -14,8 +14,7 @@ from codingrate.operators.inverse import inversion_error
 from ..diffusion import geometric_times, structured_flow, structured_solution
 from . import figures as fig
 from .diffusion import precision, uncorrelated
-from .frame import Finding, Trial, claim, judge
-from .measure import EXACT, power_law, relative
+from .frame import EXACT, Finding, Trial, claim, judge, power_law, relative
 
 BETA = 8.0
 LAYERS = (10, 20, 40, 80)  # with κβL = 1 in every case

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .measure import power_law
+from .frame import power_law
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes  # claims annotate their drawing functions with fig.Axes
@@ -17,16 +17,11 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, GRAY = "#4a86c8", "#d9772b", "#2f9e77", "#8a8a8a"
 COLORS = (BLUE, ORANGE, GREEN, GRAY)
 
-Draw = Callable[["Figure"], None]
-"""A function that fills a figure."""
+Draw = Callable[["Figure"], None]  # a function that fills a figure
 Curve = tuple[Sequence[float], Sequence[float], "Sequence[float] | float", str]
 """x, measured y, prediction (values, or the slope of a line through the points in log-log), label."""
-
-
-Labels = tuple[str, str, str]
-"""The title of a panel and the labels of its axes."""
-Panel = tuple[Labels, Callable[["Axes"], None]]
-"""Labels, and a function that fills the axes."""
+Labels = tuple[str, str, str]  # the title of a panel and the labels of its axes
+Panel = tuple[Labels, Callable[["Axes"], None]]  # labels, and a function that fills the axes
 
 
 def figure(*panels: Panel) -> Draw:

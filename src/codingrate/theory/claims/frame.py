@@ -1,4 +1,4 @@
-"""The definition of a claim, and the functions that test and judge claims.
+"""The definition of a claim, the measurements and verdicts that claims share, and the functions that test claims.
 
 A claim is one function. The first paragraph of its docstring is the statement in the paper's notation; the other
 paragraphs derive the threshold of the verdict. `@claim` registers the function and `verify` runs it.
@@ -6,15 +6,21 @@ paragraphs derive the threshold of the verdict. `@claim` registers the function 
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from scipy.stats import norm
+from torch import Tensor
 
 from codingrate._files import to_plain
+from codingrate._page import render, render_figure
 from codingrate._report import Report
 from codingrate.errors import unknown_name
 
@@ -110,6 +116,72 @@ def claim(section: str, equation: str, expected: Verdict = "holds") -> Callable[
     return register
 
 
+EXACT = math.sqrt(torch.finfo(torch.float64).eps)
+"""Relative error up to which two float64 results count as equal: half of the digits, 1.5e-8."""
+
+LEVEL = 1e-3  # probability that a true claim is rejected by chance in one trial
+
+
+class PowerLaw(NamedTuple):
+    """y = constant · x^exponent."""
+
+    exponent: float
+    constant: float
+
+
+def power_law(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, exponent: float | None = None) -> PowerLaw:
+    """Fit a power law, or the constant of one with this exponent, to points by least squares in log-log."""
+    log_x, log_y = (np.log(np.asarray(values, dtype=float)) for values in (x, y))
+    if exponent is None:
+        centered = log_x - log_x.mean()
+        exponent = float(centered @ log_y / (centered @ centered))
+    return PowerLaw(exponent, float(np.exp(log_y.mean() - exponent * log_x.mean())))
+
+
+class Estimate(NamedTuple):
+    """A mean over repetitions with its standard error."""
+
+    mean: float
+    error: float
+
+
+def estimate(values: Sequence[float] | Tensor) -> Estimate:
+    """Return the mean and standard error of at least two independent repetitions."""
+    data = np.asarray(values, dtype=float).ravel()
+    return Estimate(float(data.mean()), float(data.std(ddof=1) / math.sqrt(data.size)))
+
+
+def cosine(a: Tensor, b: Tensor) -> float:
+    """Return the cosine of the angle between two tensors of one shape, seen as vectors."""
+    return float((a * b).sum() / (torch.linalg.norm(a) * torch.linalg.norm(b)))
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """Return ‖a − b‖/‖b‖."""
+    return float(torch.linalg.norm(a - b) / torch.linalg.norm(b))
+
+
+def rounding(size: int, condition: float = 1.0) -> float:
+    """Return the relative difference that rounding in float64 explains: size · condition · 2⁻⁵²."""
+    return size * condition * 2.0**-52
+
+
+def critical(tests: int) -> float:
+    """Return the bound that |z| exceeds in any of so many tests with probability at most LEVEL (Bonferroni)."""
+    return float(norm.isf(LEVEL / (2 * tests)))
+
+
+def z_scores(sample: Tensor, expected: Tensor | float = 0.0) -> Tensor:
+    """Return (mean − expected) / standard error of each column of independent rows, (n, m) → (m,)."""
+    return (sample.mean(0) - expected) * len(sample) ** 0.5 / sample.std(0)
+
+
+def covariance_scores(sample: Tensor, covariance: Tensor) -> Tensor:
+    """Return z-scores of the distinct entries of E zz* for independent rows z, (n, d) → (d(d + 1)/2,)."""
+    i, j = torch.triu_indices(*covariance.shape)
+    return z_scores(sample[:, i] * sample[:, j], covariance[i, j])
+
+
 def judge(inside: bool, everywhere: bool = True) -> Verdict:
     """Return the verdict on a claim that was true in its range (`inside`) and in all cases tried (`everywhere`)."""
     if not inside:
@@ -141,3 +213,18 @@ def trials(claims: Iterable[Claim], trial: Trial) -> Iterator[Outcome]:
 def verify(names: Iterable[str] | None = None, trial: Trial | None = None) -> list[Outcome]:
     """Test the claims of these names, or all if None."""
     return list(trials(select(names), trial or Trial()))
+
+
+def report_html(outcomes: Sequence[Outcome], trial: Trial) -> str:
+    """Return the page: a table of all verdicts, and for each claim its figure, statement and threshold."""
+    counts = Counter(outcome.finding.verdict for outcome in outcomes)
+    findings = {outcome.claim.name: outcome.finding for outcome in outcomes}
+    return render(
+        "theory.html",
+        title="crate verify",
+        outcomes=outcomes,
+        trial=trial,
+        summary=", ".join(f"{counts[verdict]} {verdict}" for verdict in ("holds", "holds in range", "fails")),
+        surprises=[outcome.claim.name for outcome in outcomes if not outcome.ok],
+        pictures={name: render_figure(finding.draw, name) for name, finding in findings.items() if finding.draw},
+    )

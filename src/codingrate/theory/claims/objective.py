@@ -13,8 +13,7 @@ from torch.func import grad, vjp
 from codingrate import objective as ob
 
 from . import figures as fig
-from .frame import Finding, Trial, claim, judge
-from .measure import relative, rounding
+from .frame import Finding, Trial, claim, judge, relative, rounding
 
 SHAPES = ((5, 13), (13, 13), (29, 13))  # fewer tokens than dimensions, equally many, more
 PRECISIONS = (0.1, 0.5, 2.0)

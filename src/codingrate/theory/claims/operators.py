@@ -12,8 +12,7 @@ from codingrate import objective as ob
 
 from ..unrolled import compression_direction, mssa
 from . import figures as fig
-from .frame import Finding, Trial, claim, judge
-from .measure import cosine, critical, estimate, power_law, relative, rounding
+from .frame import Finding, Trial, claim, cosine, critical, estimate, judge, power_law, relative, rounding
 
 BASE = (12, 768, 64, 196)  # K, d, p, n of CRATE-Base
 
@@ -75,10 +74,8 @@ def neumann_range(trial: Trial) -> Finding:
     here, base = strength(z, bases, 0.5), angle(z, bases, 0.5)
     wrong = min((x for x, c in points if c <= 0), default=math.inf)
     labels = ("Neumann step and gradient", "β‖U_k*Z‖²", "cosine")
-    draws, network = (
-        ([x for x, _ in points], [c for _, c in points], "one draw"),
-        ([here], [base], "CRATE-Base, ε = 0.5"),
-    )
+    draws = ([x for x, _ in points], [c for _, c in points], "one draw")
+    network = ([here], [base], "CRATE-Base, ε = 0.5")
     return Finding(
         "cosine with ∇R^c > 0",
         f"positive for β‖U_k*Z‖² < 1, negative from {wrong:g}; CRATE-Base has {here:.2f} and cosine {base:.2f}",
@@ -189,10 +186,8 @@ def identity_projection(trial: Trial) -> Finding:
     near = all(abs(m.mean - q**2) <= limit * m.error for m, q in zip(measured, predicted, strict=True))
     filled = [K * p / d for K in counts]
     small = [f for f, e in zip(filled, errors, strict=True) if e < 0.5]
-    title, curve = (
-        "‖(Σ_k U_kU_k*)Z − Z‖/‖Z‖, random subspaces",
-        (filled, errors, predicted, "measured; line: predicted"),
-    )
+    title = "‖(Σ_k U_kU_k*)Z − Z‖/‖Z‖, random subspaces"
+    curve = (filled, errors, predicted, "measured; line: predicted")
     return Finding(
         f"0 if orthogonal; {predicted[0]:.2f} … {predicted[-1]:.2f} if random, Kp/d = {filled[0]:.2f} … {filled[-1]:g}",
         f"{exact:.0e}; {errors[0]:.2f} … {errors[-1]:.2f}",

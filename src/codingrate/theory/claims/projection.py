@@ -12,8 +12,7 @@ from torch import Tensor
 from .. import projection as theorem
 from ..denoising import off_subspace
 from . import figures as fig
-from .frame import Finding, Trial, claim, judge
-from .measure import estimate, power_law
+from .frame import Finding, Trial, claim, estimate, judge, power_law
 
 SIGMAS = (0.1, 0.03, 0.01, 0.003, 0.001)
 

@@ -13,8 +13,7 @@ from codingrate import objective as ob
 
 from .. import unrolled
 from . import figures as fig
-from .frame import Finding, Trial, claim, judge
-from .measure import power_law, relative, rounding
+from .frame import Finding, Trial, claim, judge, power_law, relative, rounding
 from .objective import gaussian
 from .operators import strength
 

@@ -1,23 +1,33 @@
-"""Attention of the class token over images: maps by layer and head, and the patches that hold most of the attention."""
+"""Show what a model sees in an image: its objects by MaskCut, and the class token's attention by layer and head."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import colormaps
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
+from torch import Tensor
 
-from ...data import Augment
+from ...data import Augment, BatchAugment, crop_for_evaluation
 from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
+from ...models.config import CrateConfig
 from ...operators.attention_mass import MASS, at_size, check_mass, mass_masks
-from ..measure.attention import attention_entropy, layer_attention_maps
+from ..measure.attention import attention_entropy, layer_attention_maps, projections
 from ..measure.tracing import default_layer, layer_indices
-from .objects import square_input
+from .crf import refine as refine_masks
+from .cuts import Box, bounding_box, maskcut
+
+SIDE = 480  # default side in pixels of the square to which an image is resized, as in MaskCut
+GRID = 60  # largest default number of patches along a side: 3,600 patches, whose graph takes 100 MB
+COLORS = ((230, 159, 0), (0, 114, 178), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233))
+"""Colors that most people can tell apart, including the color-blind (Okabe and Ito)."""
 
 COLORMAP = "inferno"  # perceptually uniform, also for the color-blind and in grayscale
 OPACITY = 0.6  # opacity of the heat over the image
@@ -26,6 +36,102 @@ TILE = 240  # longest side of an image within a grid, in pixels
 
 GAP, HEADER, NAME = 4, 18, 56
 """Layout of a grid in pixels: space between images, height of the names above them, width of a column at least."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """One region of an image that MaskCut found: an object, or a part of the background such as the sky."""
+
+    mask: NDArray[np.bool_]  # (height, width) of the image
+    box: Box  # bounding box of the mask: x, y, width, height in pixels
+    cut_quality: float
+    """1 − Ncut/2 in [0, 1]: how little connects the region with the rest of the image. It is not the probability of an
+    object; a clear sky has a high one."""
+
+    @property
+    def border(self) -> float:
+        """Share of the image's border that the region covers, in [0, 1]; large for many backgrounds."""
+        edge = np.ones_like(self.mask)
+        edge[1:-1, 1:-1] = False
+        return float(self.mask[edge].mean())
+
+
+def find_objects(
+    model: CratePreTrainedModel,
+    image: Image.Image,
+    augment: Augment,
+    *,
+    masks: int = 3,
+    threshold: float = 0.15,
+    layer: int | None = None,
+    refine: bool = True,
+    side: int | None = None,
+) -> list[Segment]:
+    """Find at most `masks` regions in an image by MaskCut, in the order of the cuts.
+
+    A region may be an object or background: MaskCut takes the side of a cut with fewer corners of the image for the
+    object, and that can be the sky. The image is resized to a square of `side` pixels and normalized as `augment` says.
+    The masks on its grid of patches are refined there (`refine`, which drops masks that follow nothing in the image)
+    and resized to the image. `layer` is an index, from 0 or from the end; it defaults to -2 for CRATE and -1 for a ViT,
+    as in the paper.
+    """
+    square, pixels = square_input(model, image, augment, side)
+    patch = model.config.patch_size
+    grid = (square.height // patch, square.width // patch)
+    features = projections(model, pixels, default_layer(model.config) if layer is None else layer)[0]
+    cuts = maskcut(features, grid, masks, threshold)
+    large = [cut.mask.repeat(patch, axis=0).repeat(patch, axis=1) for cut in cuts]
+    refined = refine_masks(np.asarray(square), large) if refine else large
+    segments = []
+    for coarse, cut in zip(refined, cuts, strict=True):
+        if coarse is None:
+            continue
+        picture = Image.fromarray(coarse.astype(np.uint8) * 255).resize(image.size, Image.Resampling.BICUBIC)
+        mask = np.asarray(picture) >= 128
+        if mask.any():
+            segments.append(Segment(mask, bounding_box(mask), cut.cut_quality))
+    return segments
+
+
+def square_input(
+    model: CratePreTrainedModel, image: Image.Image, augment: Augment, side: int | None = None
+) -> tuple[Image.Image, Tensor]:
+    """Resize an image to a square; return it and the pixel values (1, channels, side, side) that the model reads."""
+    side = default_side(model.config) if side is None else side
+    patch = model.config.patch_size
+    if side < patch or side % patch:
+        raise CrateError(f"side {side} is not divisible by the model's patch_size {patch}; use {_nearest(side, patch)}")
+    augment = replace(augment, image_size=side, evaluation="resize", interpolation="lanczos")
+    square = crop_for_evaluation(image, augment)
+    values = torch.from_numpy(np.array(square))
+    values = values[None] if augment.channels == 1 else values.permute(2, 0, 1)
+    return square, BatchAugment(augment).eval()(values[None]).to(model.device, model.dtype)
+
+
+def overlay(image: Image.Image, segments: Sequence[Segment]) -> Image.Image:
+    """Draw regions over an image: tinted masks and boxes with a number in the corner."""
+    pixels = np.array(image.convert("RGB"), dtype=np.float32)
+    for part, color in zip(segments, cycle(COLORS), strict=False):
+        pixels[part.mask] = 0.5 * pixels[part.mask] + 0.5 * np.array(color, dtype=np.float32)
+    picture = Image.fromarray(pixels.round().astype(np.uint8))
+    draw = ImageDraw.Draw(picture)
+    line = max(1, round(max(picture.size) / 320))
+    for number, (part, color) in enumerate(zip(segments, cycle(COLORS), strict=False), 1):
+        x, y, width, height = part.box
+        draw.rectangle((x, y, x + width - 1, y + height - 1), outline=color, width=line)
+        text, size = f" {number} ", max(8, 4 * line + 6)
+        draw.rectangle(draw.textbbox((x, y), text, font_size=size), fill=color)
+        draw.text((x, y), text, fill="white", font_size=size)
+    return picture
+
+
+def default_side(config: CrateConfig) -> int:
+    """Return the multiple of the patch size nearest to 480 pixels, or to 60 patches if these are fewer pixels."""
+    return _nearest(min(SIDE, GRID * config.patch_size), config.patch_size)
+
+
+def _nearest(side: int, patch: int) -> int:
+    return max(round(side / patch), 1) * patch
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +190,9 @@ def attend_images(
     """Compute the class token's attention over images; the result has a list for each image with an entry per layer.
 
     Images are resized to squares of `size` pixels, by default the model's own size, and normalized as `augment` says.
-    `layers` count from 0, or from the end if negative; an entry "all" stands for every layer. The default is -2 for
-    CRATE and -1 for a ViT. `head` selects one head, counted from 1; by default all heads and their mean are returned.
+    `layers` are indices, from 0 or, if negative, from the end; an entry "all" stands for every layer. The default is
+    -2 for CRATE and -1 for a ViT. `head` selects one head, counted from 1; by default all heads and their mean are
+    returned.
     """
     config = model.config
     check_mass(mass, "mass")
@@ -112,8 +219,6 @@ def heat_overlay(image: Image.Image, attention: NDArray[Any]) -> Image.Image:
     because steps at their edges would draw lines that are not in the image. A is divided by its maximum only: uniform
     attention is then one bright color, whereas stretching from minimum to maximum would show its noise.
     """
-    from matplotlib import colormaps
-
     values = Image.fromarray((attention / attention.max()).astype(np.float32))
     large = np.asarray(values.resize(image.size, Image.Resampling.BILINEAR))
     colors = Image.fromarray(colormaps[COLORMAP](large, bytes=True)[..., :3])

@@ -1,0 +1,232 @@
+"""Judge measurements by what the paper predicts: agrees, agrees in part, does not agree.
+
+A prediction is a direction: a measure falls or rises with depth, or lies below or above a reference. Two questions
+decide the verdict, because the paper speaks of improvement "in most cases" (4.2):
+
+1. Do most of the changes go as predicted, that is more than half of those that count?
+2. Does the whole go as predicted: the change from the first to the last layer, or the mean over layers?
+
+The measurement agrees if both are answered with yes, agrees in part if one is, and does not agree if none is. A change
+within its error bar counts neither way. If nothing counts, there is no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+
+class Verdict(str, Enum):
+    """The result of comparing a measurement with a prediction."""
+
+    agrees = "agrees"
+    in_part = "agrees in part"
+    differs = "does not agree"
+
+    @staticmethod
+    def of(answers: Iterable[bool | None]) -> Verdict | None:
+        """Return the verdict that follows from answers to questions; None is a question without an answer."""
+        known = {answer for answer in answers if answer is not None}
+        if not known:
+            return None
+        return Verdict.in_part if len(known) > 1 else (Verdict.agrees if True in known else Verdict.differs)
+
+    @staticmethod
+    def combine(verdicts: Iterable[Verdict | None]) -> Verdict | None:
+        """Return the verdict on several measurements: in part, unless all have the same."""
+        known = {verdict for verdict in verdicts if verdict is not None}
+        return None if not known else known.pop() if len(known) == 1 else Verdict.in_part
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A direction in which a measure is predicted to change."""
+
+    direction: Literal["falls", "rises"]
+    except_last: bool = False
+    """Whether the change into the last layer counts neither way: the head reads this layer, and in the paper the share
+    of non-zero entries rises there (4.2)."""
+    denied: bool = False
+    """Whether the paper predicts that this does not happen, as it does for a ViT (appendix)."""
+
+    def judge_depth(self, values: Sequence[float], errors: Sequence[float] | None = None) -> Verdict | None:
+        """Judge values of the layers in their order, with their standard errors."""
+        depth = len(values) - int(self.except_last and len(values) > 2)
+        values = list(values)[:depth]
+        errors = [0.0] * depth if errors is None else list(errors)[:depth]
+        if depth < 2:
+            return None
+        whole = _signs([values[-1] - values[0]], [math.hypot(errors[0], errors[-1])])
+        return self._judge(step_signs(values, errors), whole)
+
+    def judge_difference(self, differences: Sequence[float], errors: Sequence[float] | None = None) -> Verdict | None:
+        """Judge differences to a reference, one for each layer, with their standard errors; below is `falls`."""
+        errors = [0.0] * len(differences) if errors is None else list(errors)
+        error = float(np.linalg.norm(errors)) / max(len(errors), 1)
+        return self._judge(_signs(differences, errors), _signs([float(np.mean(differences))], [error]))
+
+    def _judge(self, signs: Sequence[int | None], whole: Sequence[int | None]) -> Verdict | None:
+        wanted = 1 if self.direction == "rises" else -1
+        counted = [sign == wanted for sign in signs if sign is not None]
+        most = 2 * sum(counted) > len(counted) if counted else None
+        verdict = Verdict.of([most, *(None if sign is None else sign == wanted for sign in whole)])
+        opposite = {Verdict.agrees: Verdict.differs, Verdict.differs: Verdict.agrees}
+        return opposite.get(verdict, verdict) if self.denied and verdict is not None else verdict
+
+
+FALLS, RISES = Prediction("falls"), Prediction("rises")
+FALLS_BEFORE_LAST, RISES_BEFORE_LAST = Prediction("falls", except_last=True), Prediction("rises", except_last=True)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A measurement in words, with the verdict on it."""
+
+    quantity: str
+    measured: str
+    """What was measured, as a part of a sentence."""
+    verdict: Verdict | None = None
+    """None if there is no prediction, or if nothing counts."""
+    model: str = ""
+    """Name of the model, where a report has several."""
+
+
+def judge_trend(
+    quantity: str,
+    table: pd.DataFrame,
+    column: str,
+    prediction: Prediction | None = None,
+    model: str = "",
+    error: float | None = None,
+) -> Finding:
+    """Describe how a column of a table changes from layer to layer, and judge it by a prediction.
+
+    `error` is the error of every value, where the table has none.
+    """
+    values, own = table[column].tolist(), _errors(table, column, error)
+    lead = None if prediction is None else prediction.direction
+    verdict = None if prediction is None else prediction.judge_depth(values, own)
+    return Finding(quantity, describe_trend(quantity, values, own, lead), verdict, model)
+
+
+def judge_reference(
+    quantity: str,
+    table: pd.DataFrame,
+    column: str,
+    reference: str,
+    where: str,
+    prediction: Prediction | None = None,
+    error: float | None = None,
+) -> Finding:
+    """Describe in which layers a column lies below another, and judge it; `where` describes the reference."""
+    values, own = table[column], _errors(table, column, error)
+    lower = int((values < table[reference]).sum())
+    layers = "every layer" if lower == len(values) else f"{lower} of {len(values)} layers" if lower else "no layer"
+    verdict = None
+    if prediction is not None:
+        verdict = prediction.judge_difference((values - table[reference]).tolist(), own)
+    text = f"{quantity} is {values.mean():.3g} on average, where {where}, and lower than that in {layers}"
+    return Finding(quantity, text, verdict)
+
+
+def _errors(table: pd.DataFrame, column: str, error: float | None) -> list[float] | None:
+    errors = standard_errors(table, column) if error is None else np.full(len(table), error)
+    return None if errors is None else list(map(float, errors))
+
+
+def standard_errors(table: pd.DataFrame, column: str) -> NDArray[np.float64] | None:
+    """Return the standard error of each mean of a column, `…_std`/√`samples`, or None if it has no deviations."""
+    if f"{column}_std" not in table:
+        return None
+    samples: ArrayLike = table.get("samples", 1)
+    return np.asarray(table[f"{column}_std"] / np.sqrt(samples), dtype=np.float64)
+
+
+def describe_trend(
+    name: str,
+    values: Iterable[float],
+    errors: Sequence[float] | None = None,
+    lead: Literal["falls", "rises"] | None = None,
+) -> str:
+    """Describe how a measure changes from layer to layer: "R^c falls in every layer (9.1 in the first …)".
+
+    The direction `lead`, by default the more frequent one, is named first. A change within its standard error is
+    counted apart.
+    """
+    values = list(values)
+    if len(set(values)) == 1:
+        return f"{name} is {values[0]:.3g} in {'every' if len(values) > 1 else 'the only'} layer"
+    range_ = f"{values[0]:.3g} in the first layer, {values[-1]:.3g} in the last"
+    signs = step_signs(values, [0.0] * len(values) if errors is None else errors)
+    steps, verbs = len(signs), {"falls": -1, "rises": 1}
+    lead = lead or ("falls" if signs.count(-1) >= signs.count(1) else "rises")
+    other: Literal["falls", "rises"] = "rises" if lead == "falls" else "falls"
+    for verb in (lead, other):
+        if signs.count(verbs[verb]) == steps:
+            return f"{name} {verb} in every layer ({range_})"
+        if steps > 1 and signs == [verbs[verb]] * (steps - 1) + [-verbs[verb]]:
+            return f"{name} {verb} in every layer but the last, where it {lead if verb == other else other} ({range_})"
+    parts = [f"{lead} in {signs.count(verbs[lead])} of {steps} steps"]
+    if signs.count(verbs[other]):
+        parts.append(f"{other} in {signs.count(verbs[other])}")
+    if signs.count(0):
+        parts.append(f"stays the same in {signs.count(0)}")
+    if signs.count(None):
+        parts.append(f"changes by less than its error in {signs.count(None)}")
+    text = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return f"{name} {text} ({range_})"
+
+
+def step_signs(values: Sequence[float], errors: Sequence[float]) -> list[int | None]:
+    """Return the sign of the change from each layer to the next, None if it lies within its standard error.
+
+    The error of a change is √(a² + b²) for errors a and b of its two values. Both are measured on the same samples, so
+    this is an upper bound where their values rise and fall together.
+    """
+    return _signs(np.diff(values).tolist(), np.hypot(errors[:-1], errors[1:]).tolist())
+
+
+def _signs(changes: Sequence[float], errors: Sequence[float]) -> list[int | None]:
+    """Return 1, −1, 0 for no change at all, or None for a change within its error; NaN counts neither way."""
+    pairs = zip(changes, errors, strict=True)
+    return [
+        None if math.isnan(change) or 0 < error >= abs(change) else (change > 0) - (change < 0)
+        for change, error in pairs
+    ]
+
+
+def judge_training(before: pd.DataFrame, after: pd.DataFrame, *, white_box: bool = True) -> list[Finding]:
+    """Judge R^c and the share of non-zero entries over depth, before and after training, by the paper (4.2).
+
+    Both fall with depth in a trained model, and by more than in the untrained one. A black box has no prediction.
+    """
+    findings = []
+    for column, name, prediction in (
+        ("compression", "R^c", FALLS),
+        ("nonzero", "the share of non-zero entries", FALLS_BEFORE_LAST),
+    ):
+        findings.append(judge_trend(name, after, column, prediction if white_box else None))
+        (old, old_error), (new, new_error) = (_relative_change(rows, column, prediction) for rows in (before, after))
+        verdict = FALLS.judge_difference([new - old], [math.hypot(old_error, new_error)]) if white_box else None
+        end = "the last layer but one" if prediction.except_last and len(after) > 2 else "the last layer"
+        text = f"its change from the first to {end} is {new:+.0%}, and was {old:+.0%} before training"
+        findings.append(Finding(f"change of {name} by training", text, verdict))
+    return findings
+
+
+def _relative_change(table: pd.DataFrame, column: str, prediction: Prediction) -> tuple[float, float]:
+    """Return the change from the first to the last layer that counts, relative to the first, and its error."""
+    end = len(table) - 1 - int(prediction.except_last and len(table) > 2)
+    errors = standard_errors(table, column)
+    ends = [(float(table[column].iloc[i]), 0.0 if errors is None else float(errors[i])) for i in (0, end)]
+    (first, first_error), (last, last_error) = ends
+    if first == 0:
+        return math.nan, 0.0
+    return last / first - 1, math.hypot(last_error, last / first * first_error) / abs(first)

@@ -1,0 +1,75 @@
+"""The summary at the top of a report: how good the model is beside a baseline, samples, and four key panels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL.Image import Image
+
+from .panel import Panel
+
+KEY_PANELS = ("compression", "attention-step", "sparsity", "coherence", "rates", "small-entries")
+"""Panels whose figures are shown in the summary, the most important first."""
+KEYS = 4  # number of key panels
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric of the model, with that of a simple baseline on the same data."""
+
+    name: str  # such as "top-1 accuracy"
+    value: float
+    percent: bool = False  # whether the value is a share, shown in percent
+    baseline: float | None = None
+    baseline_name: str = ""  # such as "most frequent class"
+    higher_is_better: bool = False
+
+    @property
+    def text(self) -> str:
+        """The metric and the baseline in a sentence."""
+        if self.baseline is None:
+            return f"{self.name}: {self._format(self.value)}."
+        gain = self.value - self.baseline
+        better = "better" if (gain > 0) == self.higher_is_better and gain else "no better"
+        return (
+            f"{self.name}: {self._format(self.value)}, {better} than the baseline "
+            f"({self.baseline_name}: {self._format(self.baseline)})."
+        )
+
+    def _format(self, value: float) -> str:
+        return f"{value:.2%}" if self.percent else f"{value:.4f}"
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """What the model makes of one sample."""
+
+    caption: str  # what it predicts, and what is true
+    correct: bool | None = None  # whether the prediction is right, if it can be
+    images: Sequence[Image] = ()
+    text: str = ""  # the text that the model read
+    answer: str = ""  # the text that the model wrote
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """How good a model is at its task."""
+
+    scores: Sequence[Score] = ()
+    samples: Sequence[Sample] = ()
+    sample_title: str = ""  # what the samples are, in a few words
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return scores and samples as plain values, without images."""
+        names = ("name", "value", "baseline", "baseline_name")
+        scores = [{name: getattr(score, name) for name in names} for score in self.scores]
+        parts = ("caption", "correct", "text", "answer")
+        return {"scores": scores, "samples": [{name: getattr(one, name) for name in parts} for one in self.samples]}
+
+
+def key_panels(panels: Sequence[Panel]) -> list[Panel]:
+    """Return the panels whose figures the summary shows, at most four."""
+    named: Mapping[str, Panel] = {panel.name: panel for panel in panels if panel.draw is not None}
+    return [named[name] for name in KEY_PANELS if name in named][:KEYS]

@@ -1,0 +1,77 @@
+"""The model card: a README.md beside saved weights that says what they are and how to use them."""
+
+from __future__ import annotations
+
+import yaml
+
+from ..models.base import CratePreTrainedModel
+from ..recipes.schema import Recipe
+
+_AUTO = {
+    "CrateForImageClassification": ("AutoModelForImageClassification", "image-classification"),
+    "CrateForMaskedAutoencoding": ("AutoModelForPreTraining", "image-feature-extraction"),
+    "CrateForSelfDistillation": ("AutoModelForPreTraining", "image-feature-extraction"),
+    "CrateForCausalLM": ("AutoModelForCausalLM", "text-generation"),
+    "CrateForMaskedLM": ("AutoModelForMaskedLM", "fill-mask"),
+    "CrateForSequenceClassification": ("AutoModelForSequenceClassification", "text-classification"),
+}
+"""Auto class and hub pipeline of each model class."""
+
+_CARD = """\
+---
+library_name: transformers
+pipeline_tag: {pipeline}
+tags: [codingrate, crate, white-box]
+---
+# {name}, trained on {data}
+
+A white-box transformer of the package `codingrate`: {layers} layers, width {width}, {heads} heads, {parameters:,}
+parameters, attention `{attention}`, sparsifier `{sparsifier}`.{classes}
+
+## Use
+
+```python
+import codingrate
+
+run = codingrate.Run("FOLDER")  # this folder, or its id on the hub
+print(run.predict({example}))
+run.inspect().save("report")
+```
+
+The model is also one of transformers. Its Auto classes know it after `import codingrate`:
+
+```python
+import codingrate
+from transformers import {auto}
+
+model = {auto}.from_pretrained("FOLDER")
+```
+
+## Recipe
+
+```yaml
+{recipe}```
+"""
+
+
+def model_card(model: CratePreTrainedModel, recipe: Recipe) -> str:
+    """Return the text of the model card."""
+    config, name = model.config, type(model).__name__.removeprefix("FSDP")  # PyTorch's prefix of a sharded class
+    auto, pipeline = _AUTO[name]
+    labels = list((config.id2label or {}).values()) if name.endswith("Classification") else []
+    shown = ", ".join(map(str, labels[:20])) + (", …" if len(labels) > 20 else "")
+    return _CARD.format(
+        pipeline=pipeline,
+        name=name,
+        data=recipe.data.name,
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        parameters=model.num_parameters(),
+        attention=config.attention,
+        sparsifier=config.sparsifier,
+        classes=f" Classes: {shown}." if labels else "",
+        example='"photo.jpg"' if config.modality == "vision" else '"a text"',
+        auto=auto,
+        recipe=yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True),
+    )

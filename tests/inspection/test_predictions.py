@@ -1,0 +1,120 @@
+"""Verdicts follow from the stated prediction, the values and their errors, and sentences never contradict them."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from codingrate.inspection.measure.predictions import (
+    FALLS,
+    FALLS_BEFORE_LAST,
+    RISES,
+    RISES_BEFORE_LAST,
+    Finding,
+    Prediction,
+    Verdict,
+    describe_trend,
+    judge_training,
+    judge_trend,
+    standard_errors,
+)
+from codingrate.inspection.report.panel import Panel
+
+AGREES, PART, DIFFERS = Verdict.agrees, Verdict.in_part, Verdict.differs
+NOT_FALLS = Prediction("falls", denied=True)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "values", "error", "verdict"),
+    [
+        (FALLS, [4, 3, 2, 1], 0, AGREES),
+        (FALLS, [1, 2, 3, 4], 0, DIFFERS),
+        (RISES, [1, 2, 3, 4], 0, AGREES),
+        (RISES, [4, 3, 2, 1], 0, DIFFERS),
+        (FALLS, [9, 7, 5, 6], 0, AGREES),  # in most cases (4.2), with a rise in the last layer
+        (FALLS, [9, 7, 5, 10], 0, PART),  # in most steps, but not as a whole
+        (FALLS, [9, 10, 11, 5], 0, PART),  # as a whole, but not in most steps
+        (FALLS, [9, 10, 11, 5], 3, AGREES),  # the two rises lie within their errors, √2 · 3
+        (FALLS_BEFORE_LAST, [0.5, 0.3, 0.2, 0.6], 0, AGREES),  # the last layer counts neither way
+        (FALLS_BEFORE_LAST, [0.2, 0.3, 0.5, 0.1], 0, DIFFERS),
+        (RISES_BEFORE_LAST, [1, 2, 3, 0], 0, AGREES),
+        (FALLS_BEFORE_LAST, [2, 1], 0, AGREES),  # of two layers, both count
+        (NOT_FALLS, [4, 3, 2, 1], 0, DIFFERS),
+        (NOT_FALLS, [1, 2, 3, 4], 0, AGREES),
+        (NOT_FALLS, [1, 1, 1, 1], 0, AGREES),  # no entry of a ViT is zero
+        (NOT_FALLS, [9, 7, 5, 10], 0, PART),
+        (FALLS, [1, 1, 1], 0, DIFFERS),  # certainly no fall
+        (FALLS, [1.2, 1.1, 1.0], 1, None),  # nothing exceeds its error
+        (FALLS, [1], 0, None),
+        (FALLS, [3, 2.9, 2.8, 2.7], 0.15, AGREES),  # only the whole change exceeds its error
+        (FALLS, [math.nan, math.nan], 0, None),
+    ],
+)
+def test_verdicts_over_depth(prediction, values, error, verdict):
+    assert prediction.judge_depth(values, [error] * len(values)) is verdict
+    if error == 0:
+        assert prediction.judge_depth(values) is verdict
+
+
+@pytest.mark.parametrize(
+    ("differences", "error", "verdict"),
+    [
+        ([-1, -2, -3], 0, AGREES),
+        ([1, 2, 3], 0, DIFFERS),
+        ([-1, -1, 5], 0, PART),
+        ([-9, 1, 1], 0, PART),
+        ([-9, 1, 1], 1.5, AGREES),
+        ([-0.1, 0.1], 1, None),
+    ],
+)
+def test_verdicts_against_a_reference(differences, error, verdict):
+    assert FALLS.judge_difference(differences, [error] * len(differences)) is verdict
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [([], None), ([None], None), ([AGREES, None], AGREES), ([AGREES, DIFFERS], PART), ([DIFFERS, DIFFERS], DIFFERS)],
+)
+def test_several_verdicts_make_one(verdicts, expected):
+    assert Verdict.combine(verdicts) is expected
+    panel = Panel("p", "", "A prediction.", "", findings=[Finding("x", "x", verdict) for verdict in verdicts])
+    assert panel.verdict is expected
+    assert panel.verdict_text == (f"Verdict: {expected.value}." if expected else f"No verdict: {panel.unjudged}.")
+    assert Panel("p", "", "", "").verdict_text == "", "no prediction, no verdict"
+
+
+@pytest.mark.parametrize(
+    ("lead", "values", "error", "words"),
+    [
+        ("falls", [3, 2, 1], 0, "x falls in every layer (3 in the first layer, 1 in the last)"),
+        ("rises", [3, 2, 1], 0, "x falls in every layer"),
+        ("falls", [9, 7, 5, 6], 0, "x falls in every layer but the last, where it rises (9 in"),
+        ("rises", [9, 7, 5, 6], 0, "x falls in every layer but the last, where it rises (9 in"),
+        ("rises", [1, 5, 4, 3], 0, "x rises in 1 of 3 steps and falls in 2"),
+        ("falls", [1, 5, 4, 3], 0, "x falls in 2 of 3 steps and rises in 1"),
+        (None, [1, 1, 2], 0, "x rises in 1 of 2 steps and stays the same in 1"),
+        ("falls", [9, 10, 4], 2, "x falls in 1 of 2 steps and changes by less than its error in 1"),
+        ("falls", [1, 1, 1], 0, "x is 1 in every layer"),
+        ("falls", [1], 0, "x is 1 in the only layer"),
+    ],
+)
+def test_the_sentence_names_the_predicted_direction_first(lead, values, error, words):
+    assert words in describe_trend("x", values, [error] * len(values), lead)
+
+
+def test_errors_are_those_of_the_mean_over_samples():
+    table = pd.DataFrame({"layer": [1, 2], "x": [2.0, 1.0], "x_std": [6.0, 6.0], "samples": [9, 9], "y": [1.0, 2.0]})
+    assert standard_errors(table, "x").tolist() == [2, 2]
+    assert standard_errors(table, "y") is None
+    assert judge_trend("x", table, "x", FALLS).verdict is None
+    assert judge_trend("x", table.assign(samples=900), "x", FALLS).verdict is AGREES
+
+
+def test_training_has_to_make_both_terms_fall_by_more():
+    def rows(compression, nonzero):
+        return pd.DataFrame({"layer": [1, 2, 3, 4], "compression": compression, "nonzero": nonzero})
+
+    before, after = rows([9, 9.1, 9, 9.2], [0.5, 0.5, 0.5, 0.5]), rows([9, 7, 5, 6], [0.5, 0.4, 0.2, 0.6])
+    assert [finding.verdict for finding in judge_training(before, after)] == [AGREES] * 4
+    assert [finding.verdict for finding in judge_training(after, before)] == [DIFFERS] * 4
+    assert [finding.verdict for finding in judge_training(before, after, white_box=False)] == [None] * 4

@@ -1,0 +1,214 @@
+"""Journeys of users through the real command: own images, own text, own table; with signals and a terminal."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import random
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from PIL import Image, ImageDraw
+
+pytestmark = pytest.mark.slow
+
+COMMAND = [sys.executable, "-m", "codingrate"]
+ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+def crate(*arguments, code=0, cwd=None):
+    """Call the command in a process of its own, expect an exit code, and return standard output and error."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)], env=ENVIRONMENT, capture_output=True, text=True, timeout=600, cwd=cwd
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout, done.stderr
+
+
+def crate_json(*arguments, cwd=None):
+    return json.loads(crate(*arguments, "--json", cwd=cwd)[0])
+
+
+def in_terminal(arguments, cwd, until, number):
+    """Call the command in a pseudo-terminal, send a signal when `until` holds, and return exit code and output."""
+    main, other = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, arguments)], env={**ENVIRONMENT, "TERM": "xterm"}, cwd=cwd,
+        stdin=other, stdout=other, stderr=other, start_new_session=True,
+    )  # fmt: skip
+    os.close(other)
+    shown, sent, start = b"", False, time.monotonic()
+    while True:
+        if select.select([main], [], [], 0.1)[0]:
+            try:
+                part = os.read(main, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            shown += part
+        if not sent and until():
+            os.killpg(process.pid, number)  # as a terminal does: loader workers get it too
+            sent = True
+        assert time.monotonic() - start < 180, shown[-2000:]
+    os.close(main)
+    return process.wait(), shown.decode(errors="replace")
+
+
+def write_images(folder, counts, seed):
+    """Write color pictures of squares and discs into class folders."""
+    draw = random.Random(seed)
+    for shape, count in counts.items():
+        (folder / shape).mkdir(parents=True)
+        for number in range(count):
+            image = Image.new("RGB", (48, 40), tuple(draw.randrange(60) for _ in range(3)))
+            x, y, size = draw.randrange(20), draw.randrange(14), draw.randrange(16, 26)
+            box, color = (x, y, x + size, y + size), tuple(draw.randrange(150, 256) for _ in range(3))
+            pen = ImageDraw.Draw(image)
+            (pen.rectangle if shape == "square" else pen.ellipse)(box, fill=color)
+            image.save(folder / shape / f"{number}.png")
+    return folder
+
+
+SMALL = [
+    "model.config.hidden_size=32", "model.config.num_hidden_layers=2", "model.config.num_attention_heads=2",
+    "augment.image_size=32", "schedule.batch_size=16", "run.layerwise_epochs=2", "data.workers=1",
+]  # fmt: skip
+
+
+def test_own_images(tmp_path):
+    """Own folder → train → Ctrl-C → resume → evaluate on held-out data → predict → fine-tune → inspect → export."""
+    shapes = {"disc": 60, "square": 60}
+    data = write_images(tmp_path / "shapes", shapes, 0)
+    (data / "disc" / "broken.png").write_bytes(b"not an image")
+    held_out = write_images(tmp_path / "held_out", {"disc": 10, "square": 14}, 1)
+    run = tmp_path / "runs" / "images"
+
+    _, err = crate("train", "images", "--data", data, "lr=1", cwd=tmp_path, code=1)
+    assert "did you mean 'optimizer.lr'" in err
+    train = ["train", "images", "--data", data, *SMALL, "schedule.epochs=60", "data.max_corrupt=0.1"]
+    _, err = crate(*train, "model.config.hidden_size=33", cwd=tmp_path, code=1)
+    assert len(err.strip().splitlines()) == 1, "one line, and no run is left in the way"
+    metrics = run / "metrics.jsonl"
+    code, shown = in_terminal(
+        train, tmp_path, lambda: metrics.exists() and metrics.read_text().count("\n") > 8, signal.SIGINT
+    )
+    assert code == 130
+    assert "continue with: crate train --resume runs/images" in shown
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l"), "the cursor is shown again"
+    assert re.search(r"loss \d\.\d", shown), "the bar shows the loss"
+    last = json.loads((next((run / "checkpoints").glob("checkpoint-*")) / "trainer_state.json").read_text())
+    assert last["global_step"] > 0
+
+    # A second signal, SIGTERM, as clusters send it; then to the end.
+    steps = last["global_step"]
+    code, shown = in_terminal(
+        ["train", "--resume", "runs/images"], tmp_path,
+        lambda: f'"step": {steps + 20}' in metrics.read_text(), signal.SIGTERM,
+    )  # fmt: skip
+    assert code == 143, shown[-3000:]
+    assert "crate train --resume runs/images" in shown
+    _, err = crate("train", "--resume", "runs/images", cwd=tmp_path)
+    assert "1 images could not be read" in err or "broken.png" in err
+    history = [json.loads(line) for line in metrics.read_text().splitlines()]
+    logged = [line["step"] for line in history if line["kind"] == "training"]
+    assert logged == sorted(set(logged)), "no step is logged twice"
+
+    report = crate_json("evaluate", run, "--data", held_out)
+    assert report["images"] == 24, "held-out data are used in full"
+    assert report["top1"] > 0.75
+    assert "evaluation-" in report["folder"]
+    own = crate_json("evaluate", run)
+    assert own["folder"] != report["folder"]
+
+    picture = next((held_out / "square").glob("*.png"))
+    predictions = crate_json("predict", run, picture, held_out / "disc")["predictions"]
+    assert len(predictions) == 11
+    assert {part["label"] for part in predictions[0]["classes"]} == {"disc", "square"}
+
+    second = write_images(tmp_path / "second", {"disc": 20, "square": 20, "ellipse": 20}, 2)
+    changes = ["schedule.epochs=1", "schedule.batch_size=16", "augment.image_size=32"]
+    tuned = crate_json("finetune", run, *changes, "--data", second, "--output", tmp_path / "tuned")
+    assert "top1" in tuned
+    out, _ = crate("inspect", run, "--data", held_out, "--limit", 16, "--output", tmp_path / "report")
+    assert "\n\n" not in out, "no blank lines when piped"
+    assert (tmp_path / "report" / "report.html").stat().st_size > 10_000
+
+    exported = crate_json("export", run, "--output", tmp_path / "model.onnx")
+    assert exported["difference"] < 1e-4
+    session = onnxruntime.InferenceSession(exported["file"])
+    (logits,) = session.run(None, {"pixel_values": np.zeros((7, 3, 32, 32), np.float32)})
+    assert logits.shape == (7, 2)
+
+
+def test_own_text(tmp_path):
+    """Own text file → train → generate → perplexity."""
+    draw = random.Random(0)
+    words = ["the", "cat", "sat", "on", "a", "mat", "and", "slept", "all", "day"]
+    text = tmp_path / "story.txt"
+    text.write_text("".join(" ".join(draw.choices(words, k=8)) + ".\n" for _ in range(3000)))
+    changes = ["schedule.steps=60", "model.config.num_hidden_layers=1", "model.config.hidden_size=64", "text.block=32"]
+    _, err = crate("train", "pydoc-gpt", "--data", text, "--output", tmp_path / "gpt", *changes)
+    assert re.search(r"nats per token \(unigram \d\.\d+, bigram \d\.\d+\)", err), err
+    out, _ = crate("generate", tmp_path / "gpt", "the cat", "--tokens", 100, "--stop", ".")
+    assert out.startswith("the cat")
+    assert "." not in out
+    other = tmp_path / "other.txt"
+    other.write_text("a cat slept on the mat all day.\n" * 40)
+    report = crate_json("perplexity", tmp_path / "gpt", "--data", other, "--baseline")
+    assert report["tokens"] > 1000
+    assert report["perplexity"] < 20
+    _, err = crate("train", "pydoc-gpt", "--data", tmp_path / "stroy.txt", "--output", tmp_path / "none", code=1)
+    assert "no such file or folder" in err
+
+
+def test_own_table(tmp_path):
+    """Own CSV of labeled sentences → classify → evaluate beside the baseline → predict."""
+    draw = random.Random(1)
+    good, bad = ["good", "great", "lovely", "warm"], ["bad", "awful", "dull", "cold"]
+    with (tmp_path / "films.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["review", "sentiment"])
+        for number in range(400):
+            words = good if number % 2 else bad
+            writer.writerow([f"a {draw.choice(words)} and {draw.choice(words)} film", "pos" if number % 2 else "neg"])
+    changes = [
+        "text.columns=review", "data.label_column=sentiment", "schedule.epochs=6", "text.max_length=40",
+        "model.config.num_hidden_layers=1", "model.config.hidden_size=64", "optimizer.lr=2e-3",
+    ]  # fmt: skip
+    run = tmp_path / "films"
+    result = crate_json("train", "sentences", "--data", tmp_path / "films.csv", "--output", run, *changes)
+    assert result["accuracy"] > 0.8
+    report = crate_json("evaluate", run, "--baseline")
+    assert report["baseline"]
+    (entry,) = crate_json("predict", run, "a lovely and great film")["predictions"]
+    assert entry["classes"][0]["label"] == "pos"
+
+
+def test_the_first_screen_of_the_readme_is_enough(tmp_path):
+    """The commands for an own folder in the README run as they stand."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    block = next(part for part in re.findall(r"```shell skip\n(.*?)```", readme, re.S) if "crate train images" in part)
+    data = write_images(tmp_path / "DIR", {"disc": 24, "square": 24}, 3)
+    write_images(tmp_path / "OTHER_DIR", {"disc": 4, "square": 4}, 4)
+    write_images(tmp_path / "SECOND_DIR", {"disc": 12, "ellipse": 12}, 5)
+    Image.new("RGB", (40, 40), "red").save(tmp_path / "photo.jpg")
+    ran = []
+    for line in block.splitlines():
+        words = line.split("#")[0].split()
+        if words[:1] == ["crate"]:
+            short = {"train": [*SMALL, "schedule.epochs=1"], "finetune": ["schedule.epochs=1", "data.workers=0"]}
+            crate(*words[1:], *short.get(words[1], []), cwd=data.parent)
+            ran.append(words[1])
+    assert ran == ["train", "predict", "inspect", "evaluate", "finetune", "export"]

@@ -1,0 +1,98 @@
+"""Studies: a grid of runs gives one table, whether it was interrupted or not."""
+
+import itertools
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from codingrate.recipes import load_study, study_names
+from codingrate.runs import Run, TrainingStopped, run_study
+from codingrate.runs.callbacks import Metrics
+from tests.refusals import refused
+
+GRID = """\
+what: Does depth matter?
+recipe: digits
+overrides: [schedule.epochs=1, schedule.batch_size=256, run.layerwise_epochs=0, run.checkpoint_steps=2]
+rows:
+  ViT: {overrides: [model.config.attention=mhsa, model.config.sparsifier=mlp, model.config.skip=residual]}
+  wide: [model.config.hidden_size=120]
+grid: {model.config.num_hidden_layers: [1, 2]}
+seeds: [3, 4]
+"""
+
+
+@pytest.fixture
+def study(tmp_path):
+    (tmp_path / "depth.yaml").write_text(GRID)
+    return tmp_path / "depth.yaml"
+
+
+def test_rows_and_the_grid_become_recipes(study):
+    plan = load_study(str(study))
+    assert list(plan.settings) == ["ViT", "wide", "num_hidden_layers=1", "num_hidden_layers=2"]
+    recipe = plan.recipe_of("num_hidden_layers=2", 4, ("optimizer.lr=0.5",))
+    assert (recipe.model.config["num_hidden_layers"], recipe.run.seed, recipe.optimizer.lr) == (2, 4, 0.5)
+    assert plan.recipe_of("ViT", 3).model.config["attention"] == "mhsa"
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_shipped_studies_are_valid(name):
+    plan = load_study(name)
+    recipes = [plan.recipe_of(row, plan.seeds[0]) for row in plan.settings]
+    assert all(one != two for one, two in itertools.pairwise(recipes)), "rows differ"
+    assert len(plan.seeds) >= 3
+
+
+def test_mistakes_are_refused(tmp_path):
+    def check(text, message):
+        file = tmp_path / "study.yaml"
+        file.write_text(text)
+        refused(message, load_study, str(file))
+
+    check("what: a\nrecipe: digits\n", "the study has no rows")
+    check("what: a\nrecipe: digts\nrows: {a: []}\n", "did you mean 'digits'")
+    check("what: a\nrecipe: digits\nrows: {a: [lr=1]}\n", "did you mean 'optimizer.lr'")
+    check("what: a\nrecipe: digits\nseed: [1]\nrows: {a: []}\n", "seed")
+    check("what: a\nrecipe: digits\nseeds: []\nrows: {a: []}\n", "seeds is")
+    refused("unknown study 'digits-architectur'; did you mean", load_study, "digits-architectur")
+
+
+@pytest.mark.slow
+def test_an_interrupted_study_gives_the_same_table(study, tmp_path, monkeypatch):
+    """Training is stopped twice, before and after a checkpoint, and a finished run is not trained again."""
+    whole = run_study(study, tmp_path / "whole")
+    assert whole.runs["seed"].tolist() == [3, 4] * 4
+    stops = [3, 11]
+
+    def on_log(self, args, state, control, logs=None, **_):
+        original(self, args, state, control, logs, **_)
+        stop_at.append(state.global_step)
+        if len(stop_at) in stops:
+            raise TrainingStopped(args.output_dir, state.global_step, 2)
+
+    original, stop_at = Metrics.on_log, []
+    monkeypatch.setattr(Metrics, "on_log", on_log)
+    for _ in stops:
+        with pytest.raises(TrainingStopped, match="continue with the same command: crate study depth"):
+            run_study(study, tmp_path / "parts")
+    parts = run_study(study, tmp_path / "parts")
+    values = [name for name in whole.runs if name != "seconds"]
+    pd.testing.assert_frame_equal(whole.runs[values], parts.runs[values])
+    monkeypatch.setattr("codingrate.runs.study.train", None)
+    again = run_study(study, tmp_path / "parts")
+    pd.testing.assert_frame_equal(again.runs, parts.runs)
+
+    table = whole.table.set_index("row")
+    runs = whole.runs.set_index(["row", "seed"])
+    both = [runs.loc[("wide", seed), "loss"] for seed in (3, 4)]
+    assert table.loc["wide", "loss"] == pytest.approx(np.mean(both))
+    assert table.loc["wide", "loss_std"] == pytest.approx(abs(both[0] - both[1]) / 2**0.5)
+    assert Run(tmp_path / "whole" / "wide" / "seed-4").metrics["loss"] == both[1]
+    saved = json.loads((tmp_path / "whole" / "study.json").read_text())
+    assert saved["runs"][0]["top1"] == whole.runs["top1"][0]
+    assert (tmp_path / "whole" / "table.md").read_text().count("\n|") == 6
+    assert (tmp_path / "whole" / "figure.png").stat().st_size > 1000
+    refused("the run there has another recipe", run_study, study, tmp_path / "whole", ["optimizer.lr=0.1"])
