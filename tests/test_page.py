@@ -1,6 +1,7 @@
 """Pages of reports: figures lie on light cards, values are escaped, and a page needs nothing else."""
 
 import base64
+import html
 import re
 
 import matplotlib as mpl
@@ -101,3 +102,16 @@ def test_the_same_figure_is_the_same_file_and_settings_stay(picture):
     assert again.svg == picture.svg
     assert dict(mpl.rcParams) == before
     assert "<dc:date>" not in picture.svg
+
+
+@pytest.mark.parametrize("name", ["$\\frac{", "a$b$c", "\\$x", "_hidden", "x" * 500, "R^c & <b>"])
+def test_any_name_can_be_a_title_and_a_label(name):
+    def draw(figure):
+        figure.set_layout_engine("constrained")
+        axes = figure.subplots()
+        axes.plot([0, 1], label=_fonts.plot_label(name))
+        axes.set_title(f"$R^c$ of {_fonts.plot_label(name)}")
+        assert len(axes.legend().get_texts()) == 1
+
+    shown = name if len(name) <= 32 else f"{'x' * 12}…{'x' * 19}"
+    assert _page.render_figure(draw, "one").svg.count(html.escape(shown, quote=False)) >= 1

@@ -12,6 +12,7 @@ from .models import (
     create_model,
     list_models,
     load_released,
+    pretrained_names,
 )
 from .recipes import Recipe, load_recipe
 from .runs import Run, load, train
@@ -21,5 +22,5 @@ __all__ = [
     "CrateConfig", "CrateError", "CrateForCausalLM", "CrateForImageClassification", "CrateForMaskedAutoencoding",
     "CrateForMaskedLM", "CrateForSelfDistillation", "CrateForSequenceClassification", "CrateModel", "Recipe", "Run",
     "bench", "create_model", "data", "evaluation", "inspection", "list_models", "load", "load_recipe", "load_released",
-    "models", "objective", "operators", "recipes", "runs", "tasks", "theory", "train",
+    "models", "objective", "operators", "pretrained_names", "recipes", "runs", "tasks", "theory", "train",
 ]  # fmt: skip

@@ -7,9 +7,12 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -54,6 +57,27 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(rest, ignore_errors=True)
 
 
+def sweep_drafts(folder: Path, names: Iterable[str], seconds: float = 0.0) -> None:
+    """Remove what killed processes left of atomic writes in a folder.
+
+    `names` are patterns of the files and folders that were written. Drafts that have changed in the last `seconds` are
+    kept; by default all are removed, so nothing may be writing these files and folders. A folder that was about to be
+    replaced, and is not there any more, gets its old content back.
+    """
+    for name in names:
+        for old in folder.glob(f".{name}.*.old"):
+            path = old.with_name(old.name[1:].rsplit(".", 2)[0])
+            if not path.exists():
+                old.rename(path)
+        for draft in (draft for kind in ("tmp", "new", "old") for draft in folder.glob(f".{name}.*.{kind}")):
+            if time.time() - draft.stat().st_mtime < seconds:
+                continue
+            if draft.is_dir():
+                shutil.rmtree(draft, ignore_errors=True)
+            else:
+                draft.unlink(missing_ok=True)
+
+
 def _cannot_write(path: Path, error: OSError) -> CrateError:
     return CrateError(f"cannot write {path}: {error.strerror or error}; free space or give another folder")
 
@@ -68,6 +92,34 @@ def write_text(path: Path, text: str) -> Path:
 def write_json(path: Path, value: Any) -> Path:
     """Write a value as JSON atomically (see `to_plain` for what it may contain) and return the path."""
     return write_text(path, json.dumps(to_plain(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def write_sealed(path: Path, facts: Mapping[str, Any]) -> None:
+    """Write facts as JSON with their checksum, for `read_sealed`."""
+    plain = to_plain(facts)
+    write_json(path, {**plain, "seal": _seal(plain)})
+
+
+def read_sealed(path: Path) -> dict[str, Any] | None:
+    """Return the facts that `write_sealed` wrote, or None if the file is damaged or of another origin."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        return facts if facts.pop("seal") == _seal(facts) else None
+    except (OSError, ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        return None
+
+
+def _seal(plain: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(plain, sort_keys=True).encode())
+
+
+def file_checksum(path: Path) -> int:
+    """Return the CRC-32 of a file's content, read in blocks (about 4 GB/s)."""
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
 
 
 def to_plain(value: Any) -> Any:
@@ -88,11 +140,30 @@ def to_plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LOCAL_FOLDERS = ("checkpoints", "data", "dataset", "datasets", "images", "models", "outputs", "runs")
 _FILE_SUFFIXES = (
     ".arrow", ".bin", ".csv", ".gz", ".jpeg", ".jpg", ".json", ".jsonl", ".md", ".ndjson", ".npy", ".npz", ".onnx",
     ".parquet", ".png", ".pt", ".pth", ".safetensors", ".tar", ".text", ".tsv", ".txt", ".yaml", ".yml", ".zip",
 )  # fmt: skip
+
+
+def as_path(value: Any, what: str) -> Path:
+    """Return a path with ~ expanded; refuse other types and names that no text file could hold.
+
+    The system hands over names that are not UTF-8 with lone surrogates, which can be neither printed nor saved.
+    """
+    if not isinstance(value, (str, os.PathLike)):
+        raise CrateError(f"{what} must be given as a path (got {value!r:.60}, a {type(value).__name__})")
+    text = os.fsdecode(value)
+    if not is_utf8(text):
+        raise CrateError(f"the name {text!a} is not UTF-8; rename the file or folder")
+    return Path(os.path.expanduser(text))  # unlike Path.expanduser, leaves the ~ of an unknown user
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be encoded, that is, has no lone surrogates."""
+    return not _SURROGATE.search(text)
 
 
 def is_hub_id(name: str) -> bool:
@@ -102,6 +173,6 @@ def is_hub_id(name: str) -> bool:
     such as data or runs. Such a path may be mistyped, but the hub is not asked for it.
     """
     path = Path(name)
-    local = path.exists() or path.parent.is_dir() or path.parent.name.lower() in _LOCAL_FOLDERS
+    local = os.path.exists(path) or os.path.isdir(path.parent) or path.parent.name.lower() in _LOCAL_FOLDERS
     is_file = path.suffix.lower() in _FILE_SUFFIXES
     return bool(re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name)) and not local and not is_file

@@ -44,6 +44,12 @@ def drawable(text: str) -> str:
     return "".join(sign if can_draw(sign) else f"‹{ord(sign):x}›" for sign in text)
 
 
+def plot_label(name: str) -> str:
+    """Return a name for a title or a legend: at most 32 characters, in which a dollar sign is a dollar sign."""
+    short = name if len(name) <= 32 else f"{name[:12]}…{name[-19:]}"
+    return f"{' ' * short.startswith('_')}{short}".replace("$", "\\$")  # legends leave out what starts with _
+
+
 def drawable_names(names: Sequence[str]) -> list[str] | None:
     """Return names for the axes of a figure; None if one cannot be drawn, so that numbers with a legend are better."""
     return list(names) if all(map(can_draw, names)) else None

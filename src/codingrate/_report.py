@@ -33,9 +33,7 @@ class EvaluationReport(Report):
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics by name."""
-        skipped = ("images", "tokens", "total", "unreadable", "block", "seconds", "images_per_second", "samples")
-        return {
-            name: value
-            for name, value in self.to_dict().items()
-            if name not in skipped and isinstance(value, (int, float)) and not isinstance(value, bool)
-        }
+        counts = ("images", "tokens", "samples", "total", "unreadable", "block", "stride")
+        times = ("seconds", "images_per_second")
+        numbers = {name: value for name, value in self.to_dict().items() if type(value) in (int, float)}
+        return {name: value for name, value in numbers.items() if name not in (*counts, *times)}

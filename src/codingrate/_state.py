@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from .errors import CrateError, shown
+
 
 @contextmanager
 def preserved_random_state() -> Iterator[None]:
@@ -25,6 +27,8 @@ def preserved_random_state() -> Iterator[None]:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Draw random numbers from `seed` inside the block, and restore the global generators when it ends."""
+    if not 0 <= seed < 2**32:
+        raise CrateError(f"the seed is {shown(seed)}; it must be at least 0 and less than 2³²")
     with preserved_random_state():
         random.seed(seed)
         np.random.seed(seed)

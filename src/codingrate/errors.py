@@ -38,17 +38,32 @@ ALIASES = {
 
 
 class CrateError(ValueError):
-    """Bad input; the message is one line that names the argument, option or file and says what to do."""
+    """Bad input; the message is one line that names the argument, option or file and says what to do.
+
+    Names and values in it come from anywhere: line breaks become spaces, and lone surrogates their escapes.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.encode("utf-8", "backslashreplace").decode().splitlines()))
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str], meant: str | None = None) -> CrateError:
     """Return the error for a name that is not in a registry; it suggests what was `meant`, or the nearest known one."""
     names = sorted(known)
-    near = [meant] if meant else difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
+    near = [meant] if meant else difflib.get_close_matches(str(name)[:100], names, n=1, cutoff=0.4)
     if kind in ("recipe key", "config field") and (alias := ALIASES.get(str(name).rpartition(".")[2])):
         near = [alias.rpartition(".")[2] if kind == "config field" else alias]
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
-    return CrateError(f"unknown {kind} {name!r}; {hint}")
+    return CrateError(f"unknown {kind} {shown(name)}; {hint}")
+
+
+def shown(value: object) -> str:
+    """Return the `repr` of a value for a message, cut to 100 characters."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # numbers of thousands of digits, values that contain themselves
+        return f"a {type(value).__name__} that cannot be printed"
+    return text if len(text) <= 100 else f"{text[:99]}…"
 
 
 def validation_error(error: ValidationError, section: str = "") -> CrateError:
@@ -59,7 +74,7 @@ def validation_error(error: ValidationError, section: str = "") -> CrateError:
         return cause
     key = ".".join(str(part).removesuffix("_") for part in (section, *first["loc"]) if part != "")
     rule = re.sub("^Input should be", "it must be", first["msg"].removeprefix("Value error, "))
-    return CrateError(f"{key} is {first['input']!r}; {rule[0].lower()}{rule[1:]}")
+    return CrateError(f"{key} is {shown(first['input'])}; {rule[0].lower()}{rule[1:]}")
 
 
 def one_line_errors(section: str) -> Callable[[type[T]], type[T]]:

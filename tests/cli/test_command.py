@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
+import threading
 
 import pytest
 
 from codingrate import CrateError
 from codingrate.cli import main
+from codingrate.models.presets import list_models
 
 from .conftest import check_refusal, crate
 
@@ -81,3 +85,95 @@ def test_an_interrupted_command_stops_with_130(capsys, monkeypatch):
     monkeypatch.setattr("codingrate.models.presets.list_models", interrupt)
     code, out, line = crate(capsys, "models")
     assert (code, out, line) == (130, "", "crate: stopped")
+
+
+# The last resort
+
+
+@pytest.fixture
+def bug(monkeypatch, tmp_path):
+    """Let `crate models` fail as no verb expects; logs go to a folder of the test."""
+
+    def fail(*_):
+        raise KeyError("two\nlines")
+
+    monkeypatch.setattr("codingrate.models.presets.list_models", fail)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def test_an_unexpected_error_is_one_line_with_a_log(capsys, bug, tmp_path):
+    code, out, line = crate(capsys, "models", "vit-*")
+    assert (code, out) == (70, "")
+    (log,) = tmp_path.glob("crate-*.log")
+    assert line == f"crate: this is a bug (KeyError); please report it with the log {log}"
+    text = log.read_text()
+    assert "crate models 'vit-*'" in text
+    assert "Traceback (most recent call last):" in text
+    assert "in fail" in text
+
+
+def test_debug_shows_the_traceback_of_a_bug(bug, tmp_path):
+    with pytest.raises(KeyError):
+        main(["models", "--debug"])
+    assert not list(tmp_path.glob("*.log"))
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")]
+)
+def test_too_little_memory_is_not_a_bug(capsys, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("codingrate.models.presets.list_models", fail)
+    check_refusal(capsys, ["models"], 1, "not enough memory; use a smaller batch size")
+
+
+def test_a_reader_that_has_gone(tmp_path):
+    """`crate recipes | head -1` ends without a word."""
+    program = "import sys; from codingrate.cli import main; main(['recipe', 'digits'])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 1
+
+
+def test_a_failing_thread_is_a_note(capsys, monkeypatch):
+    def models(pattern):
+        thread = threading.Thread(target=os.stat, args=("/nowhere",))
+        thread.start()
+        thread.join()
+        return list_models(pattern)
+
+    monkeypatch.setattr("codingrate.models.presets.list_models", models)
+    code, out, note = crate(capsys, "models", "vit-tiny*")
+    assert code == 0
+    assert "vit-tiny-patch16-224" in out
+    assert note.startswith("note: a background thread has failed (FileNotFoundError: ")
+    assert len(note.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["evaluate", "digits", "--batch-size", 10**30], 2, "less than or equal to 1048576"),
+        (["evaluate", "digits", "--checkpoint", "9" * 5000], 2, "must be last, best or a training step"),
+        (["evaluate", "digits", "--checkpoint", "²"], 2, "must be last, best or a training step"),
+        (["evaluate", "x" * 5000], 1, "unknown run folder, checkpoint file or model 'xxx"),
+        (["evaluate", "a\0b"], 1, "unknown run folder, checkpoint file or model 'a\\x00b'"),
+        (["evaluate", "a\udcff"], 1, "is not UTF-8"),
+        (["train", "digits", "--output", "x" * 300], 1, "File name too long"),
+        (["demo", "--epochs", "nan"], 1, "schedule.epochs is 'nan'; it must be a finite number"),
+        (["verify", "--seed", 2**32], 2, "less than or equal to 4294967295"),
+        (["bench", "--threads", 10**30], 2, "less than or equal to 1024"),
+        (["bench", "--batch", 10**30], 2, "less than or equal to 65536"),
+        (["recipes", "x" * 5000], 1, "unknown recipe 'xxx"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_absurd_values_get_one_line(capsys, tmp_path, monkeypatch, arguments, code, message):
+    monkeypatch.chdir(tmp_path)
+    check_refusal(capsys, arguments, code, message)

@@ -324,7 +324,7 @@ def paths(gpt, bert, digits_run, saved_gpt, tmp_path):
     (tmp_path / "short.jsonl").write_text('{"text": "one"}\n')
     (tmp_path / "nothing").mkdir()
     shutil.copytree(gpt / "model" / "last", tmp_path / "bare")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
+    for name in ("tokenizer.json", "tokenizer_config.json", "manifest.json"):
         (tmp_path / "bare" / name).unlink()
     shutil.copytree(gpt / "model" / "last", tmp_path / "damaged")
     (tmp_path / "damaged" / "config.json").write_text("{")
@@ -342,6 +342,12 @@ def paths(gpt, bert, digits_run, saved_gpt, tmp_path):
         (["generate", "GPT", "x", "--repetition-penalty", "0"], 1, "--repetition-penalty is 0.0; it must be positive"),
         (["generate", "GPT", "x", "--tokens", "0"], 2, "--tokens"),
         (["generate", "GPT", "x", "--temperature", "0"], 1, "--temperature is 0.0; it must be positive"),
+        (["generate", "GPT", "x", "--temperature", "1e-45"], 1, "temperature is 1e-45; it must be at least 0.001"),
+        (["generate", "GPT", "x", "--temperature", "inf"], 1, "temperature is inf; it must be at least 0.001"),
+        (["generate", "GPT", "x", "--repetition-penalty", "1e300"], 1, "repetition_penalty is 1e+300; it must be"),
+        (["generate", "GPT", "x", "--seed", str(2**32)], 2, "less than or equal to 4294967295"),
+        (["generate", "GPT", "x", "--beams", str(10**30)], 2, "less than or equal to 1000"),
+        (["generate", "GPT", "x\udcff"], 1, "is not UTF-8"),
         (["generate", "GPT", "x", "--top-p", "1.5"], 1, "--top-p is 1.5"),
         (["generate", "GPT", "x", "--greedy", "--top-k", "3"], 1, "--top-k has no effect with --greedy"),
         (["generate", "GPT", "x", "--beams", "2", "--temperature", "1"], 1, "has no effect with --beams 2"),

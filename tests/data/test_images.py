@@ -344,10 +344,15 @@ def test_bad_idx_files(tmp_path):
     file = tmp_path / "train-images-idx3-ubyte"
     whole = file.read_bytes()
     for raw, words in (
-        (whole[:-1], "cannot reshape array of size 35 into shape (4,3,3)"),
-        (whole + b"x", "array of size 37"),
-        (whole[:9], "requires a buffer of at least 16 bytes"),
+        (whole[:-1], "it has fewer bytes than its header declares"),
+        (whole + b"x", "it has more bytes than its header declares"),
+        (whole[:9], "requires a buffer of 16 bytes"),
         (struct.pack(">I", 0x801) + whole[4:], "magic number 0x00000801, expected 0x00000803"),
+        (
+            whole[:4] + struct.pack(">III", 2**31, 2**31, 3),
+            "declares 2147483648 × 2147483648 × 3 bytes",
+        ),
+        (whole[:4] + struct.pack(">III", 2**31, 0, 0), "declares 2147483648 × 0 × 0 bytes, the file has 16"),
         (b"", "download it again"),
     ):
         file.write_bytes(raw)

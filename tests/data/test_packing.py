@@ -114,7 +114,9 @@ def test_a_second_run_does_not_tokenize_again(tmp_path, monkeypatch):
     assert again == tokens == read_tokens(tokens.path)
 
 
-def test_a_stale_file_is_never_used(tmp_path):
+def test_a_stale_or_damaged_file_is_never_used(tmp_path, caplog):
+    caplog.set_level("INFO", "codingrate")
+
     def pack(tokenizer="bytes", special_tokens="eos", kind="causal"):
         return pack_text(
             load_text(str(file)).train, make(tokenizer, kind), folder=tmp_path / "cache", special_tokens=special_tokens
@@ -129,12 +131,23 @@ def test_a_stale_file_is_never_used(tmp_path):
     assert len(keys | {changed.key}) == 5
     assert changed.array()[:5].tolist() == list(b"same ")
     whole = changed.path.read_bytes()
-    for damage in (whole[:-2], whole + b"\0\0"):
-        changed.path.write_bytes(damage)
+    about = changed.path.with_suffix(".json")
+    facts = about.read_text()
+    damages = [(changed.path, damage) for damage in (whole[:-2], whole + b"\0\0", whole[:9] + b"x" + whole[10:], b"")]
+    damages += [
+        (about, damage.encode()) for damage in ("", "[]", facts[:-20], facts.replace('"bytes": 9', '"bytes": 8'))
+    ]
+    for path, damage in damages:
+        path.write_bytes(damage)
+        caplog.clear()
         assert read_tokens(changed.path) is None
-        assert pack().array().tobytes() == whole
-    changed.path.with_suffix(".json").write_text('{"format": 1')
-    assert pack().array().tobytes() == whole
+        assert "is damaged or of another version; its text is tokenized again" in caplog.text
+        assert pack() == changed
+        assert (changed.path.read_bytes(), about.read_text()) == (whole, facts)
+    about.unlink()
+    caplog.clear()
+    assert pack() == changed
+    assert not caplog.text
 
 
 def test_what_cannot_be_known_again_is_always_read(tmp_path):

@@ -184,16 +184,20 @@ def other_key(path):
         ("values.bin", cut), ("values.bin", flip), ("values.bin", os.remove), ("values.bin", blank),
         ("labels.npy", cut), ("labels.npy", flip), ("features.json", cut), ("features.json", os.remove),
         ("features.json", other_key), ("features.json", lambda path: path.write_text("[]")),
+        ("features.json", lambda path: path.write_text(path.read_text().replace("[]", '["a.png"]'))),
     ],
 )  # fmt: skip
-def test_a_damaged_cache_is_built_again(digits, tmp_path, file, damage):
+def test_a_damaged_cache_is_built_again(digits, tmp_path, caplog, file, damage):
+    caplog.set_level("INFO", "codingrate")
     model = Map()
     first, _ = made(model, digits, cache=tmp_path, limit=23)
     wanted = np.array(first.values)
     del first  # the map of what is about to be damaged
     (folder,) = tmp_path.glob("test-*")
+    assert not caplog.text
     damage(folder / file)
     found, asked = made(model, digits, cache=tmp_path, limit=23)
+    assert f"{folder} is damaged; the features are computed again" in caplog.text
     assert asked == 23
     assert np.array_equal(found.values, wanted)
     assert made(model, digits, cache=tmp_path, limit=23)[1] == 0

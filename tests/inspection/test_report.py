@@ -174,3 +174,83 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
 def test_tables_are_aligned_by_what_they_hold(page):
     assert page.count('class="dataframe numbers"') == 1  # the other table has a column of words
     assert "a &amp; b" in page
+
+
+# Names that would be markup
+
+HOSTILE = [
+    'x" onmouseover="alert(1)',
+    "x' onfocus='alert(1)' autofocus='",
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</style><svg onload=alert(1)>",
+    "javascript:alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "&quot; onclick=&quot;alert(1)",
+    "]]><!--",
+    "R^{<b onclick=alert(1)>}",
+    "Z_<",
+    "\u202e\x07",
+]
+TAGS = {
+    "html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "p", "section", "div", "figure", "img",
+    "figcaption", "span", "strong", "br", "nav", "ul", "li", "a", "details", "summary", "table", "thead", "tbody",
+    "tr", "th", "td", "pre", "sup", "sub",
+}  # fmt: skip
+ATTRIBUTES = {
+    "lang",
+    "charset",
+    "http-equiv",
+    "content",
+    "name",
+    "id",
+    "href",
+    "src",
+    "alt",
+    "class",
+    "style",
+    "border",
+}
+
+
+class Markup(Reader):
+    """Keeps every tag with its attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags = []
+
+    def handle_starttag(self, tag, attrs):
+        super().handle_starttag(tag, attrs)
+        self.tags.append((tag, dict(attrs)))
+
+
+def hostile_report(name, plot=None):
+    """Return a report with a name wherever one can come from a file, a folder, a class or a token."""
+    table = pd.DataFrame({"layer": [1], name: [name]})
+    panel = Panel("rates", f"Rates of {name}", name, name, plot, table, [Finding(name, name, Verdict.agrees)])
+    outcome = Outcome(
+        [Score(name, 0.5, True, 0.1, name, True)],
+        [Sample(name, True, [Image.new("L", (4, 4))]), Sample(name, None, (), name, name)],
+        name,
+    )
+    facts = {f"Model {name}": {name: name, "config": {name: name}}, f"Recipe of {name}": name}
+    return InspectionReport(name, [panel], facts, [name], outcome=outcome)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_is_text_and_never_markup(tmp_path, name):
+    folder = hostile_report(name).save(tmp_path / "out")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    read = Markup.of(page)
+    for tag, attributes in read.tags:
+        assert tag in TAGS
+        assert attributes.keys() <= ATTRIBUTES
+    assert all(reference.startswith(("#", "data:image/png;", "tables/rates.csv")) for reference in read.references)
+    assert name in read.text or "^" in name
+
+
+def test_a_notebook_shows_a_hostile_report_in_its_frame_only():
+    read = Markup.of(hostile_report(HOSTILE[3])._repr_html_())
+    assert [tag for tag, _ in read.tags] == ["iframe"]
+    assert read.tags[0][1].keys() == {"srcdoc", "style"}

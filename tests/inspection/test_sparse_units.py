@@ -154,3 +154,10 @@ def test_refusals():
     refused("no layers", units, model, [batch], [])
     refused("no batches", units, model, [])
     refused("padding", units, model, [{**batch, "attention_mask": torch.zeros(2, 5)}])
+
+
+def test_a_code_that_is_not_finite_is_refused():
+    model = toys.build("masked-lm")
+    with torch.no_grad():
+        model.crate.embedding.words.weight.fill_(torch.nan)
+    refused("the sparse code of a layer holds NaN or infinity", units, model, [{"input_ids": torch.ones(2, 5).long()}])

@@ -20,6 +20,7 @@ from codingrate.inspection.measure.subspaces import (
 from codingrate.inspection.report.subspaces import subspace_panels
 from codingrate.objective import random_bases
 from tests.models import toys
+from tests.refusals import refused
 
 K, D, P = 3, 17, 5
 
@@ -207,6 +208,13 @@ def test_below_random_in_every_layer():
     orthogonal = random_bases(3, 15, 5, generator=torch.Generator().manual_seed(3))
     model = with_bases(toys.CrateModel(toys.vision()), [orthogonal, orthogonal])
     assert subspace_panels(model)[1].measured.endswith("in every layer.")
+
+
+def test_weights_that_are_not_finite_are_named():
+    model = toys.build("image-classification")
+    with torch.no_grad():
+        next(model.crate.layers[1].sparsifier.parameters())[0, 0] = torch.nan
+    refused("the weights of layer 2 hold NaN or infinity", subspace_coherence, model)
 
 
 def test_panels_draw():

@@ -116,10 +116,28 @@ def test_bad_text(task):
     refuses(r"^input_ids is torch.int64 of shape \(5,\)", model, ids[0])
     refuses(r"^pass either input_ids or inputs_embeds$", model)
     refuses(r"^pass either input_ids or inputs_embeds$", model, ids, inputs_embeds=torch.randn(2, 5, 14))
+    refuses(r"^input_ids is torch.bool of shape", model, ids > 3)
+    for bad in (29, -1):
+        refuses(r"^input_ids holds an id that the table of 29 rows does not have$", model, torch.full((2, 5), bad))
     long = torch.zeros(2, 14, dtype=torch.long)
     refuses(r"^sequence of 14 tokens is longer than max_position_embeddings 13; shorten it$", model, long)
     for shape in ((2, 6), (1, 5), (2, 5, 5)):
         refuses(r"^attention_mask has shape .*; expected \(2, 5\)$", model, ids, attention_mask=torch.ones(shape))
+
+
+@pytest.mark.parametrize("bad", [29, -5, 10**9])
+def test_bad_labels_and_positions(bad):
+    model, ids = toys.build("causal-lm"), torch.randint(29, (2, 5))
+    refuses(
+        r"^labels do not fit logits \(.*, 29\): Target .* is out of bounds",
+        model,
+        ids,
+        labels=torch.full_like(ids, bad),
+    )
+    refuses(r"^position_ids holds an id that the table of 13 rows", model, ids, position_ids=torch.full_like(ids, bad))
+    image = toys.build("image-classification")
+    refuses(r"^labels do not fit logits \(3, 5\)", image, toys.pixels(), labels=torch.full((3,), bad))
+    refuses(r"^labels do not fit logits \(3, 5\)", image, toys.pixels(), labels=torch.zeros(2, dtype=torch.long))
 
 
 def test_a_model_needs_a_config_of_its_kind():

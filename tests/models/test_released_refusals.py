@@ -1,7 +1,9 @@
 """Files that are no released checkpoints, or damaged ones: each refused in one line, none ever run."""
 
+import _codecs
 import os
 import pickle
+import zipfile
 
 import pytest
 import torch
@@ -196,3 +198,84 @@ def test_projection_of_odd_patches_is_refused(tmp_path):
 )
 def test_bad_arguments_are_refused(tmp_path, known, message):
     assert message in refused(write(tmp_path, small_classifier()), **known)
+
+
+@pytest.fixture
+def _limited_memory():
+    """Let the process grow by at most 1 GB, so that a memory bomb fails the test and not the machine."""
+    resource = pytest.importorskip("resource")
+    if not os.path.exists("/proc/self/statm"):
+        pytest.skip("the size of the process is read from /proc")
+    with open("/proc/self/statm") as file:
+        size = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + 2**30, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+class Call:
+    """A call that the pickle of a file makes."""
+
+    def __init__(self, function, *args):
+        self.call = function, args
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.usefixtures("_limited_memory")
+class TestFilesThatWouldFillTheMemory:
+    @pytest.mark.parametrize("zipped", [True, False])
+    def test_strides_of_zero(self, tmp_path, zipped):
+        state = small_classifier()
+        state["mlp_head.1.weight"] = torch.ones(1, 24).expand(10**9, 24)
+        state["mlp_head.1.bias"] = torch.ones(1).expand(10**9)
+        path = tmp_path / "file.pth"
+        torch.save(state, path, _use_new_zipfile_serialization=zipped)
+        assert path.stat().st_size < 100_000
+        assert "mlp_head.1.weight has shape (1000000000, 24), but the whole file has only" in refused(path)
+
+    def test_many_names_of_one_tensor(self, tmp_path):
+        state = {**small_classifier(), **{f"surplus.{i}": torch.ones(10_000) for i in range(3)}}
+        shared = torch.ones(1000, 1000)
+        state |= {f"transformer.layers.{i}.1.fn.weight": shared for i in range(500)}
+        assert "has shape (1000, 1000), but the whole file has only" in refused(write(tmp_path, state))
+
+    def test_compressed_entries(self, tmp_path):
+        path = write(tmp_path, {**small_classifier(), "big": torch.zeros(10**7)})
+        packed = tmp_path / "packed.pth"
+        with zipfile.ZipFile(path) as plain, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in plain.namelist():
+                archive.writestr(name, plain.read(name))
+        assert packed.stat().st_size < path.stat().st_size / 100
+        assert "is a compressed archive, which torch.save never writes, and was not opened" in refused(packed)
+
+    @pytest.mark.parametrize("zipped", [True, False])
+    def test_calls_that_pytorch_allows(self, tmp_path, zipped):
+        text = "00" * 100
+        for _ in range(3):
+            text = Call(_codecs.encode, text, "hex")
+        for bomb, name in ((Call(bytearray, 10**11), "bytearray"), (text, "encode")):
+            path = tmp_path / "file.pth"
+            torch.save({"model": small_classifier(), "extra": bomb}, path, _use_new_zipfile_serialization=zipped)
+            message = refused(path)
+            assert "holds more than tensors" in message
+            assert name in message
+
+
+def test_torchscript_is_refused(tmp_path):
+    path = tmp_path / "script.pth"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("script/constants.pkl", b"\x80\x02.")
+        archive.writestr("script/data.pkl", b"\x80\x02.")
+    assert "holds more than tensors (TorchScript)" in refused(path)
+
+
+def test_tied_and_transposed_tensors_are_no_bombs(tmp_path):
+    state = small_classifier()
+    state["transformer.layers.1.1.fn.weight"] = state["transformer.layers.0.1.fn.weight"]
+    state["mlp_head.1.bias"] = torch.ones(1).expand(7)
+    state["transformer.layers.2.1.fn.weight"] = state["transformer.layers.2.1.fn.weight"].T.contiguous().T
+    model = load_released(write(tmp_path, state), heads=3, report=lambda _: None)
+    assert torch.equal(model.head.bias, torch.ones(7))

@@ -1,7 +1,10 @@
+import math
+
 import pytest
 import torch
 
 from codingrate import objective as ob
+from tests.refusals import refused
 
 EPS = 0.5
 RATES = {
@@ -82,7 +85,59 @@ def test_one_bad_sample_leaves_the_others_alone(rng):
         assert value[2].isnan()
         torch.testing.assert_close(value[[0, 1, 3]], good[[0, 1, 3]])
     assert ob.coding_rate(torch.full((1, 1), torch.inf), EPS).isnan()
-    assert ob.coding_rate(torch.full((3, 2), 1e30), EPS).isnan()  # the Gram matrix overflows
+    huge = ob.coding_rate(torch.full((3, 2), 1e30), EPS)  # rank one, and its Gram matrix overflows in float32
+    assert float(huge) == pytest.approx((math.log(6 * 2 / (3 * EPS**2)) + 60 * math.log(10)) / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "power"), [(torch.float32, 30), (torch.float64, 200)])
+@pytest.mark.parametrize("name", ["rate", "subspace", "class", "gradient", "subspace gradient"])
+def test_tokens_whose_gram_matrix_overflows_are_rescaled(name, dtype, power, tokens, bases):
+    # At this size R = m log s + const and ∇R = const/s for m directions; s = 1e4 in float64 is the reference.
+    z = tokens[0].to(dtype)
+    huge, large = RATES[name](z * 10.0**power, bases), RATES[name](z.double() * 1e4, bases)
+    assert huge.isfinite()
+    if "gradient" in name:
+        assert float(huge) == pytest.approx(float(large) * 10.0 ** (4 - power), rel=1e-4)
+    else:
+        directions = {
+            "rate": min(z.shape),
+            "subspace": 15,
+            "class": sum(min(len(range(k, len(z), 3)), 37) for k in range(3)),
+        }
+        assert float(huge) == pytest.approx(float(large) + directions[name] * (power - 4) * math.log(10), rel=1e-6)
+
+
+def test_rescaled_rates_have_gradients_and_leave_bad_samples_alone(tokens, bases):
+    for scale in (1e30, 1e37):
+        z = (tokens * scale).float()
+        z[1, 0, 0] = torch.nan
+        z.requires_grad_()
+        rates = (ob.coding_rate(z, EPS), ob.subspace_coding_rate(z, bases.float() * 1e3, EPS))
+        for rate in rates:
+            assert rate.isfinite().tolist() == [True, False]
+            (gradient,) = torch.autograd.grad(rate[0], z)
+            scaled = (gradient[0].double() * z.detach()[0].double()).sum().item()  # dR(sZ)/d log s
+            assert scaled == pytest.approx(min(z.shape[1:]) if rate is rates[0] else 3 * min(5, z.shape[1]), rel=1e-4)
+
+
+def test_results_that_overflow_by_themselves_are_refused(tokens, bases):
+    z, u = tokens.float() * 1e30, bases.float()
+    for method in ("neumann", "attention"):
+        refused("tokens are too large", ob.subspace_coding_rate_gradient, z, u, EPS, method)
+    refused("tokens are too large", ob.coding_rate_hvp, z, z, EPS)
+    refused("tokens are too large", ob.l1_norm, z * 5e7)
+    soft = torch.rand(3, z.shape[-2], requires_grad=True)
+    refused("tokens are too large for a gradient in the memberships", ob.class_coding_rate, z, soft, EPS)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_counts_do_not_hide_what_is_not_finite(bad, tokens):
+    z = tokens.clone()
+    z[1, 2, 3] = bad
+    for measure in (ob.l0_norm, ob.l0_fraction, lambda z: ob.fraction_below(z, [0.1])[..., 0]):
+        assert measure(z).isnan().tolist() == [False, True]
+        assert torch.equal(measure(z)[0], measure(tokens)[0])
+    assert not ob.l1_norm(z)[1].isfinite()
 
 
 def test_zero_tokens_have_rate_zero_and_gradient_zero(bases):

@@ -61,7 +61,33 @@ def test_eps_must_be_positive(eps):
             call()
 
 
+@pytest.mark.parametrize("eps", ["0.5", None, True, [0.5], torch.tensor(0.5), 1j])
+def test_eps_must_be_a_number(eps):
+    with pytest.raises(CrateError, match="eps must be a number, got a "):
+        ob.coding_rate(Z, eps)
+
+
+@pytest.mark.parametrize("eps", [1e-200, 1e-13, 1e13, 1e200, 10**400, float("inf")])
+def test_eps_must_not_be_extreme(eps):
+    for call in (lambda: ob.coding_rate(Z, eps), lambda: ob.coding_rate_lipschitz(7, 5, eps)):
+        with pytest.raises(CrateError, match=r"eps must lie between 1e-12 and 1e\+12"):
+            call()
+
+
+@pytest.mark.parametrize("z", [Z.to_sparse(), Z.to("meta"), Z.to(torch.float8_e4m3fn)], ids=["sparse", "meta", "fp8"])
+def test_tokens_must_be_dense_and_have_values(z):
+    for function in ON_TOKENS:
+        with pytest.raises(CrateError, match="must be a dense tensor with values in at least 16 bits"):
+            function(z)
+
+
 def test_memberships_must_fit():
+    for bad in ([[1.0] * 7], torch.ones(3, 7, dtype=torch.complex64)):
+        with pytest.raises(CrateError, match="memberships must be a tensor of real numbers"):
+            ob.class_coding_rate(Z, bad)
+    for bad in (torch.nan, torch.inf, 3e38):
+        with pytest.raises(CrateError, match="memberships must be finite"):
+            ob.class_coding_rate(Z, torch.full((3, 7), bad))
     with pytest.raises(CrateError, match=r"memberships must be \(\.\.\., K, n\) with n = 7 tokens, got shape \(7, 3\)"):
         ob.class_coding_rate(Z, torch.ones(7, 3))
     with pytest.raises(CrateError, match=r"n = 7 tokens, got shape \(7,\)"):
@@ -94,9 +120,10 @@ def test_the_rest():
         ob.random_bases(1, 3, 4)
     with pytest.raises(CrateError, match="n must be at least 1, got 0"):
         ob.sample_tokens(U, 0)
-    with pytest.raises(CrateError, match=r"sigma must not be negative, got -0\.1"):
+    with pytest.raises(CrateError, match=r"sigma must be finite and not negative, got -0\.1"):
         ob.sample_tokens(U, 3, sigma=-0.1)
     with pytest.raises(CrateError, match="bases must be"):
         ob.coherence(U[0])
+    assert ob.coherence(U * torch.nan).isnan()
     with pytest.raises(CrateError, match="thresholds must not be negative"):
         ob.fraction_below(Z, [-1.0])

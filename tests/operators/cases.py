@@ -18,27 +18,36 @@ SHAPES = ((2, 7), (3, 11))  # batch, tokens
 
 @dataclass(frozen=True)
 class Case:
-    """One operator in one form; `wide` is the form where K·p is not d, with every option off its default."""
+    """One operator in one form; `wide` is the form where K·p is not d, with every option off its default.
+
+    `rotary` is the form with rotary positions and, for subspaces, a metric.
+    """
 
     kind: str
     name: str
     causal: bool = False
     wide: bool = False
+    rotary: bool = False
 
     def __str__(self) -> str:
-        marks = [self.name, *(["causal"] if self.causal else []), *(["wide"] if self.wide else [])]
-        return "-".join(marks)
+        return "-".join([self.name, *(mark for mark in ("causal", "wide", "rotary") if getattr(self, mark))])
+
+    @property
+    def head_dim(self) -> int:
+        return HEAD_DIM + self.rotary  # rotations need pairs
 
     @property
     def dim(self) -> int:
-        return 13 if self.wide else HEADS * HEAD_DIM
+        return 13 if self.wide else HEADS * self.head_dim
 
     def spec(self, **options: Any) -> AttentionSpec | SparsifierSpec:
         if self.kind == "attention":
             defaults: dict[str, Any] = {"causal": self.causal, "max_tokens": LONGEST}
             if self.wide:
                 defaults |= {"projection_bias": True, "output_bias": False, "scale": 0.7, "eps": 0.3}
-            return AttentionSpec(dim=self.dim, heads=HEADS, head_dim=HEAD_DIM, **{**defaults, **options})
+            if self.rotary:
+                defaults |= {"rotary": True, "metric": self.name != "mhsa"}
+            return AttentionSpec(dim=self.dim, heads=HEADS, head_dim=self.head_dim, **{**defaults, **options})
         wide = {"step_size": 0.3, "sparsity": 0.2, "alpha": 0.7, "expansion": 2} if self.wide else {}
         return SparsifierSpec(dim=self.dim, **{**wide, **options})
 
@@ -66,9 +75,11 @@ class Case:
 
 
 ATTENTIONS = [
-    Case("attention", name, causal, wide)
+    Case("attention", name, causal, wide, rotary)
     for name in ATTENTION.names()
     for causal in (False, True)
     for wide in (False, True)
+    for rotary in (False, True)
+    if not (rotary and name == "tssa")
 ]
 EVERY = ATTENTIONS + [Case("sparsifier", name, wide=wide) for name in SPARSIFIERS.names() for wide in (False, True)]

@@ -36,6 +36,27 @@ def head(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, 
     return torch.stack(rows), attention
 
 
+def rotated(x: Tensor) -> Tensor:
+    """Rotary positions by complex numbers: entries i and i + p/2 of row t are multiplied by exp(i·t·10000^(-2i/p))."""
+    p = x.shape[-1]
+    rows = []
+    for t, row in enumerate(x):
+        angles = torch.tensor([t * 10000 ** (-2 * i / p) for i in range(p // 2)], dtype=x.dtype)
+        turned = torch.complex(row[: p // 2], row[p // 2 :]) * torch.polar(torch.ones_like(angles), angles)
+        rows.append(torch.cat([turned.real, turned.imag]))
+    return torch.stack(rows)
+
+
+def scored(spec, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Query and key as the scores read them."""
+    return (rotated(query), rotated(key), value) if spec.rotary else (query, key, value)
+
+
+def measured(weights, w: Tensor, k: int) -> Tensor:
+    """The query of head k in its metric: row t is M_kᵀ w_t."""
+    return torch.stack([weights["metric"][k].T @ row for row in w]) if "metric" in weights else w
+
+
 def block(matrix: Tensor, k: int, p: int) -> Tensor:
     """Rows of head k."""
     return matrix[k * p : (k + 1) * p]
@@ -57,7 +78,7 @@ def mssa(weights, spec, z, mask):
 
     def project(k):
         w = z @ block(weights["project.weight"], k, spec.head_dim).T
-        return w, w, w
+        return scored(spec, measured(weights, w, k), w, w)
 
     out, attention = heads(project, scale, spec, z, mask)
     return output_map(weights, out), attention
@@ -70,7 +91,7 @@ def mssa_tied(weights, spec, z, mask):
     for k in range(spec.heads):
         U = block(weights["project.weight"], k, p).T  # (d, p)
         w = z @ U
-        ssa, attention = head(w, w, w, scale, spec.causal, mask)
+        ssa, attention = head(*scored(spec, measured(weights, w, k), w, w), scale, spec.causal, mask)
         update = update + ssa @ U.T
         attentions.append(attention)
     rows = []
@@ -91,7 +112,7 @@ def mhsa(weights, spec, z, mask):
             rows = slice(part * inner + k * spec.head_dim, part * inner + (k + 1) * spec.head_dim)
             bias = weights.get("project.bias")
             maps.append(z @ weights["project.weight"][rows].T + (0 if bias is None else bias[rows]))
-        return maps
+        return scored(spec, *maps)
 
     out, attention = heads(project, scale, spec, z, mask)
     return output_map(weights, out), attention

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,6 +179,62 @@ def test_unknown_recipe_and_variant_offer_the_nearest():
 )
 def test_a_bad_file_is_refused_in_one_line(text, message, own):
     refused(message, load_recipe, own(text))
+
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 20))
+MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 20))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BOMB, "line 2: anchors and aliases are not supported"),
+        (MERGES, "anchors and aliases are not supported"),
+        ("model: &a\n  config: *a", "line 2: anchors and aliases are not supported"),
+        ("model: {config: " + "[" * 3000 + "]" * 3000 + "}", "more than 50 brackets are nested"),
+        ("model: " + "[" * 60_000, "more than 50 brackets are nested"),
+        ("- " * 5000, "lists are nested too deeply"),
+        ("run: {seed: !!int }", "a value cannot be read"),
+        ("{" * 3000, "not a YAML file"),
+        ("run: {seed: " + "9" * 5000 + "}", "a value cannot be read: Exceeds the limit"),
+        ("run: {seed: " + "9" * 4000 + "}", "run.seed is 9999.*…; it must be less than 4294967296"),
+        ("run: {seed: !!int x}", "a value cannot be read"),
+        ("run: {seed: !!float x}", "a value cannot be read"),
+        ("run: {compile: !!bool x}", "a value cannot be read"),
+        ("run: {seed: !!timestamp x}", "a value cannot be read"),
+        ("data: {name: 2024-99-99}", "a value cannot be read"),
+        ("data: {name: 2024-09-09}", "data.name is datetime.date"),
+        ("data: {name: !!python/object/apply:os.system [id]}", "not a YAML file"),
+        ("schedule: {epochs: .inf}", "schedule.epochs is inf; it must be a finite number"),
+        ("schedule: {epochs: 1e999}", "schedule.epochs is inf"),
+        ("x" * 2**17 + ": 1", "is larger than 131,072 bytes"),
+        ("a\0b: 1", "not a YAML file"),
+        ("x" * 900 + ": 1", "unknown recipe key 'xxx.*…; "),
+    ],
+    ids=["bomb", "merges", "itself", "brackets", "braces", *map(str, range(17))],
+)
+def test_a_hostile_file_is_refused_at_once(text, message, own):
+    start = time.perf_counter()
+    refused(message, load_recipe, own(text))
+    assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize(
+    "override", ["run.seed=" + "9" * 5000, "run.seed=!!int x", "run.seed=" + "[" * 3000, "run.seed=*a"]
+)
+def test_an_override_that_is_no_yaml_is_text(override):
+    refused("run.seed is '.*; .*integer", load_recipe, "digits", [override])
+
+
+def test_overrides_of_other_types():
+    refused("override 3 must have the form key=value", load_recipe, "digits", [3])
+    refused("unknown recipe key", load_recipe, "digits", {"model" + ".a" * 5000: 1})
+    refused("model.config is", load_recipe, "digits", {"model.config" + ".a" * 5000: 1})
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "a\ud800", ""])
+def test_names_that_no_recipe_can_have(name):
+    refused("unknown recipe", load_recipe, name)
 
 
 def test_files_that_are_missing_or_not_text(tmp_path):

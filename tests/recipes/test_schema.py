@@ -1,11 +1,12 @@
 """The typed recipe: bounds of every setting, and settings that a task does not use."""
 
 import dataclasses
+import datetime
 import math
 
 import pytest
 
-from codingrate.recipes import Recipe, build_recipe, load_recipe
+from codingrate.recipes import Recipe, build_recipe, load_recipe, recipe_keys
 from codingrate.recipes.schema import MUST_GIVE, TEXT_TASKS
 from tests.refusals import refused
 
@@ -149,3 +150,62 @@ def test_a_recipe_is_frozen_and_complete_in_plain_values():
         if entry.name not in ("task", "model")
     }
     assert build_recipe(values) == recipe
+
+
+# Values that no key has
+
+KEYS = sorted(key for key in recipe_keys() if key != "model.config")
+BELOW, ITSELF = [[]], []
+for _ in range(500):
+    BELOW = [BELOW]
+ITSELF.append(ITSELF)
+HOSTILE = {
+    "not a number": math.nan, "infinity": math.inf, "minus infinity": -math.inf, "400 digits": 10**400,
+    "5000 digits": 10**5000, "negative": -(2**70), "itself": ITSELF, "nested": BELOW, "mapping": {1: {2: 3}},
+    "date": datetime.date(2024, 1, 2), "bytes": b"\xff", "NUL": "a\0b", "surrogate": "a\ud800", "long": "x" * 10**5,
+    "empty": "", "object": object(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_key_takes_a_value_of_the_wrong_kind(name):
+    for key in KEYS:
+        line = refused("", build_recipe, nested(key, HOSTILE[name]))
+        assert key in line
+        assert len(line) < 400
+
+
+def test_numbers_are_not_true_or_false():
+    numbers = [key for key, (default, _) in recipe_keys().items() if type(default) in (int, float)]
+    assert len(numbers) > 40
+    for key in numbers:
+        refused(f"{key} is True; it must be", build_recipe, nested(key, True))
+
+
+@pytest.mark.parametrize("name", ["5000 digits", "itself", "nested", "date", "bytes", "NUL", "surrogate", "object"])
+def test_a_model_config_holds_plain_values(name):
+    line = refused("model.config is ", build_recipe, {"model": {"config": {"hidden_size": HOSTILE[name]}}})
+    assert len(line) < 400
+    refused("model.config", build_recipe, {"model": {"config": {3: 4}}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"augment.affine_degrees": math.nan}, "augment.affine_degrees is nan"),
+        ({"augment.std": [math.inf]}, "augment.std.0 is inf"),
+        ({"augment.mean": [-math.inf]}, "augment.mean.0 is -inf"),
+        ({"augment.jitter": [1e9, 0, 0, 0]}, "augment.jitter.0 is 1000000000.0"),
+        ({"augment.image_size": 10**6}, "augment.image_size is 1000000"),
+        ({"optimizer.betas": [0.9, 1.0]}, "optimizer.betas.1 is 1.0; it must be less than 1"),
+        ({"optimizer.final_weight_decay": -1}, "optimizer.final_weight_decay is -1"),
+        ({"distillation.student_temperature": 1e-45}, "distillation.student_temperature is 1e-45"),
+        ({"data.workers": 10**6}, "data.workers is 1000000; it must be less than or equal to 1024"),
+        ({"data.split_seed": 2**32}, "data.split_seed is 4294967296"),
+        ({"text.block": 10**9}, "text.block is 1000000000"),
+        ({"views.local_count": 10**9}, "views.local_count is 1000000000"),
+    ],
+    ids=str,
+)
+def test_bounds_of_single_keys(changes, message):
+    refused(message, load_recipe, "digits", changes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import shutil
@@ -11,20 +10,38 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import datasets
 import pytest
 import torch
 import transformers
 
-from codingrate.recipes import save_recipe
+from codingrate.recipes import load_recipe, save_recipe
 from codingrate.runs import Run, TrainingStopped, train
 from codingrate.runs.callbacks import Metrics
 from codingrate.runs.folder import checkpoints
 from codingrate.runs.interruption import SIGNALS
+from codingrate.runs.manifest import write_manifest
 from codingrate.runs.trainer import STAGING, CrateTrainer
 from tests.refusals import refused
 
-from .toys import ENVIRONMENT, assert_same, command, dino, lines, mae, measured, python, saved, toy, train_toy
+from .test_start import COLOR, blobs
+from .texts import text_recipe
+from .toys import (
+    ENVIRONMENT,
+    assert_same,
+    command,
+    dino,
+    lines,
+    mae,
+    measured,
+    one_error,
+    python,
+    saved,
+    toy,
+    train_toy,
+)
 
 FIVE = {"run.checkpoint_steps": 5}
 
@@ -71,6 +88,16 @@ def uninterrupted(train_few, tmp_path_factory):
             train_few(folders[key], changes)
         return folders[key]
 
+    return folder
+
+
+@pytest.fixture(scope="module")
+def interrupted_run(tmp_path_factory, train_few):
+    """A run of twelve steps with the checkpoints of steps 5 and 10, as a kill leaves it."""
+    folder = tmp_path_factory.mktemp("interrupted") / "run"
+    train_few(folder, {**FIVE, "run.save_total_limit": 3})
+    shutil.rmtree(folder / "checkpoints" / "checkpoint-12")
+    shutil.rmtree(folder / "model")
     return folder
 
 
@@ -143,6 +170,18 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path, steps, train_few):
     assert names(tmp_path / "run")[-1] == f"checkpoint-{steps or 12}"
     assert_same(before, saved(tmp_path / "run"))
     assert again.metrics == metrics
+
+
+def test_the_first_log_entry_after_a_resume_covers_its_interval(tmp_path, uninterrupted, interrupt, train_few):
+    changes, cut = {**FIVE, "run.log_steps": 3}, tmp_path / "cut"
+    whole = uninterrupted(changes)
+    interrupt(cut, changes, 5)
+    train_few(cut, changes, resume=True)
+    assert [line["step"] for line in lines(cut, "training")] == [1, 3, 6, 9, 12]
+    assert measured(cut) == measured(whole), "the entry of step 6 is the mean of steps 4 to 6"
+    losses = {line["step"]: line["loss"] for line in lines(uninterrupted(FIVE), "training")}
+    session = sum(losses[step] for step in range(6, 13)) / 7
+    assert lines(cut, "end")[-1]["train_loss"] == pytest.approx(session, rel=1e-5)
 
 
 def test_settings_of_execution_may_change_on_resuming(tmp_path, uninterrupted, interrupt, train_few):
@@ -225,6 +264,57 @@ def test_a_folder_without_a_checkpoint_can_be_started_again(tmp_path, uninterrup
     assert_same_run(cut, uninterrupted(FIVE))
 
 
+# Data that changed
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda table: table.select(range(70)), "the train split had 77 rows and has 70"),
+        (lambda table: table.map(lambda row: {"label": (row["label"] + 1) % 10}), "labels of the train split changed"),
+        (
+            lambda table: table.map(lambda row, index: {"image": [[9] * 8] * 8 if index == 3 else row["image"]}, True),
+            "the content of the train split changed",
+        ),
+    ],
+    ids=["rows", "labels", "pixels"],
+)
+def test_changed_data_are_named(tmp_path, few, interrupted_run, change, words):
+    run = shutil.copytree(interrupted_run, tmp_path / "run")
+    data = shutil.copytree(few["data.name"], tmp_path / "data")
+    recipe = load_recipe(str(run / "recipe.yaml"), {"data.name": str(data)})
+    save_recipe(recipe, run / "recipe.yaml")
+    before = (run / "data.json").read_text()
+    train(recipe, run, resume=True, quiet=True)
+    assert (run / "data.json").read_text() == before, "a copy of the data is the same"
+    table = datasets.Dataset.from_parquet(str(data / "train.parquet"), cache_dir=str(tmp_path / "cache"))
+    change(table).to_parquet(data / "train.parquet")
+    line = refused(words, train, recipe, run, resume=True, quiet=True)
+    assert line.startswith(f"{run}: the data have changed since the run was started: ")
+    assert line.endswith("; restore them or use another --output")
+
+
+def test_renamed_classes_are_named(tmp_path):
+    images = blobs(tmp_path / "images", {"ape": 6, "bee": 6})
+    changes = {**COLOR, "data.name": str(images), "schedule.steps": 1, "schedule.batch_size": 8}
+    train_toy(tmp_path / "run", changes)
+    (images / "bee").rename(images / "cat")
+    refused("class 'bee' is now called 'cat'", train_toy, tmp_path / "run", changes, resume=True)
+
+
+@pytest.mark.parametrize("content", [None, "{}", "half"])
+def test_a_missing_fingerprint_is_a_note(tmp_path, interrupted_run, train_few, caplog, content):
+    run = shutil.copytree(interrupted_run, tmp_path / "run")
+    if content is None:
+        (run / "data.json").unlink()
+    else:
+        (run / "data.json").write_text(content)
+    with caplog.at_level("WARNING", "codingrate"):
+        train_few(run, {**FIVE, "run.save_total_limit": 3}, resume=True)
+    assert any("data.json is missing or damaged" in message for message in caplog.messages)
+    assert (run / "data.json").read_text() == (interrupted_run / "data.json").read_text()
+
+
 # Half-written checkpoints
 
 
@@ -244,6 +334,103 @@ def test_a_half_written_checkpoint_is_never_used(tmp_path, uninterrupted, interr
     assert_same(saved(whole), saved(cut))
     assert not (folder / STAGING).exists()
     assert names(cut) == ["checkpoint-10", "checkpoint-12"]
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+DAMAGE = {
+    "flipped bit": ("model.safetensors", flip, "model.safetensors has changed"),
+    "truncated": ("optimizer.pt", truncate, "optimizer.pt has "),
+    "no optimizer": ("optimizer.pt", Path.unlink, "optimizer.pt is missing"),
+    "no schedule": ("scheduler.pt", Path.unlink, "scheduler.pt is missing"),
+    "no random state": ("rng_state.pth", Path.unlink, "rng_state.pth is missing"),
+    "no manifest": ("manifest.json", Path.unlink, "manifest.json is missing"),
+    "bad manifest": ("manifest.json", truncate, "manifest.json cannot be read"),
+    "short manifest": ("manifest.json", lambda file: file.write_text('{"files": {}}'), "model is missing"),
+    "wrong manifest": ("manifest.json", lambda file: file.write_text("[1]"), "manifest.json cannot be read"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, interrupted_run, few, caplog, case):
+    name, damage, words = DAMAGE[case]
+    run = shutil.copytree(interrupted_run, tmp_path / "run")
+    damage(run / "checkpoints" / "checkpoint-10" / name)
+    recipe = toy({**few, **FIVE, "run.save_total_limit": 3})
+    with caplog.at_level("WARNING", "codingrate"):
+        assert Run.start(run, recipe, resume=True)[1] == run / "checkpoints" / "checkpoint-5"
+    (note,) = caplog.messages
+    assert note.startswith(f"{run / 'checkpoints' / 'checkpoint-10'}: {words}")
+    assert note.endswith("; resuming from checkpoint-5")
+    assert (run / "checkpoints" / "damaged-checkpoint-10").is_dir()
+    caplog.clear()
+    assert Run.start(run, recipe, resume=True)[1] == run / "checkpoints" / "checkpoint-5"
+    assert not caplog.messages
+
+
+def test_a_run_that_fell_back_equals_an_uninterrupted_one(tmp_path, interrupted_run, uninterrupted, train_few):
+    run = shutil.copytree(interrupted_run, tmp_path / "run")
+    flip(run / "checkpoints" / "checkpoint-10" / "optimizer.pt")
+    train_few(run, {**FIVE, "run.save_total_limit": 1}, resume=True)
+    assert_same(saved(run), saved(uninterrupted(FIVE)))
+    assert names(run) == ["checkpoint-12"]
+
+
+def test_a_run_without_any_good_checkpoint_is_refused(tmp_path, interrupted_run, train_few):
+    run = shutil.copytree(interrupted_run, tmp_path / "run")
+    for path in (run / "checkpoints").glob("checkpoint-*"):
+        (path / "optimizer.pt").unlink()
+    line = refused("checkpoint-10: optimizer.pt is missing, and there is no other", train_few, run, FIVE, resume=True)
+    assert f"remove {run / 'checkpoints'} to start from step 0" in line
+    assert names(run) == ["checkpoint-5", "checkpoint-10"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("trainer_state.json", '{"global_step": "ten"}'),
+        ("trainer_state.json", '{"log_history": [1], "epoch": 1.0}'),
+        ("trainer_state.json", '{"unknown": 1}'),
+        ("optimizer.pt", "no archive"),
+        ("scheduler.pt", "no archive"),
+        ("rng_state.pth", "no archive"),
+        ("model.safetensors", "no tensors"),
+        ("interval.json", "[]"),
+    ],
+)
+def test_a_checkpoint_that_was_written_wrong_is_named(tmp_path, interrupted_run, train_few, name, content):
+    run = shutil.copytree(interrupted_run, tmp_path / "run")
+    checkpoint = run / "checkpoints" / "checkpoint-10"
+    (checkpoint / name).write_text(content)
+    write_manifest(checkpoint)
+    refused(f"{checkpoint}: cannot be read", train_few, run, {**FIVE, "run.save_total_limit": 3}, resume=True)
+
+
+def test_drafts_of_a_killed_process_are_removed(tmp_path, interrupted_run, few):
+    run = shutil.copytree(interrupted_run, tmp_path / "run")
+    for draft in (".last.12345678.new", ".best.12345678.new", ".best.12345678.old"):
+        (run / "model" / draft).mkdir(parents=True)
+        (run / "model" / draft / "model.safetensors").write_text("half")
+    for draft in (".recipe.yaml.12345678.tmp", ".metrics.jsonl.12345678.tmp"):
+        (run / draft).write_text("half")
+    (run / "tokens").mkdir()
+    for draft, age in ((".train.bin.12345678.tmp", 7200), (".valid.bin.12345678.tmp", 0)):
+        (run / "tokens" / draft).write_text("half")
+        os.utime(run / "tokens" / draft, (time.time() - age,) * 2)
+    own = run / ".inspection.12345678.new"  # of another verb, which may be running
+    own.mkdir()
+    Run.start(run, toy({**few, **FIVE}), resume=True)
+    assert sorted(path.name for path in (run / "model").iterdir()) == ["best"], "an old folder is given back"
+    assert [path.name for path in run.glob(".*")] == [own.name]
+    assert [path.name for path in (run / "tokens").iterdir()] == [".valid.bin.12345678.tmp"], "it may be being written"
 
 
 @pytest.mark.parametrize("moment", ["save_model", "_save_optimizer_and_scheduler", "_save_rng_state"])
@@ -389,15 +576,6 @@ def test_files_that_may_not_grow(tmp_path, limit, train_few, few):
     assert_same(saved(tmp_path / "whole"), saved(cut))
 
 
-def one_error(process):
-    """Return the one line that a failed command prints."""
-    messages = [line for line in process.stderr.splitlines() if line.startswith("crate:")]
-    assert process.returncode == 1, process.stderr
-    assert len(messages) == 1
-    assert "Traceback" not in process.stderr
-    return messages[0]
-
-
 @pytest.mark.slow
 def test_a_disk_that_is_full(tmp_path, train_few, few):
     """Checkpoints of 100 kB are written to a disk of 256 kB, which is mounted for this process alone."""
@@ -424,50 +602,59 @@ def test_a_disk_that_is_full(tmp_path, train_few, few):
 # Killed processes
 
 
-def kill_after_a_checkpoint(folder, recipe, wait):
-    """Train in a process until there is a new checkpoint, wait, and kill it."""
-    before, more = set(names(folder)), ["--resume"] if (folder / "recipe.yaml").exists() else []
-    process = subprocess.Popen(
-        [sys.executable, *command(folder, recipe, *more)],
-        env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    start = time.monotonic()
-    while process.poll() is None and not set(names(folder)) - before:
-        assert time.monotonic() - start < 120
-        time.sleep(0.002)
-    time.sleep(wait)
+def start_process(folder, recipe):
+    """Start or resume a run in a process of its own."""
+    more = ["--resume"] if (folder / "recipe.yaml").exists() else []
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen([sys.executable, *command(folder, recipe, *more)], env=ENVIRONMENT, **quiet)
+
+
+def kill_at_random(folder, recipe, draw):
+    """Train in a process and kill it: at a random time after its first new checkpoint, or while it starts."""
+    before, start = set(names(folder)), time.monotonic()
+    process = start_process(folder, recipe)
+    if draw.random() < 0.2:
+        time.sleep(draw.uniform(0, 6))
+    else:
+        while process.poll() is None and not set(names(folder)) - before:
+            assert time.monotonic() - start < 120
+            time.sleep(0.002)
+        time.sleep(draw.uniform(0, 0.3))
     assert process.poll() is None, "the run ended before it was killed"
     process.kill()
     process.wait()
 
 
+KILLS = int(os.environ.get("CRATE_KILLS", "6"))
+"""Number of kills of each run; CRATE_KILLS=25 gives a hundred in all."""
+KILLED = {
+    "digits": {
+        "run.ema": 0.9, "run.layerwise_epochs": 2, "run.evaluate_epochs": 2, "run.log_steps": 3,
+        "model.config.dropout": 0.1,
+    },
+    "mae": mae({"run.evaluate_epochs": 5, "run.log_steps": 3}),
+    "dino": dino({"run.evaluate_epochs": 5, "run.log_steps": 3}),
+    "gpt": {"run.log_steps": 3, "model.config.dropout": 0.1},
+}  # fmt: skip
+
+
 @pytest.mark.slow
-def test_killed_ten_times(tmp_path, train_few, few):
-    changes = {
-        "schedule.epochs": 80, "run.checkpoint_steps": 5, "run.ema": 0.9,
-        "run.layerwise_epochs": 2, "run.evaluate_epochs": 2, "run.log_steps": 5, "model.config.dropout": 0.1,
-    }  # fmt: skip
-    recipe, cut, draw = tmp_path / "toy.yaml", tmp_path / "cut", random.Random(0)
-    save_recipe(toy({**few, **changes}), recipe)
-    train_few(tmp_path / "whole", changes)
-    for _ in range(10):
-        kill_after_a_checkpoint(cut, recipe, draw.uniform(0, 0.3))
-    done = python(*command(cut, recipe, "--resume"))
+@pytest.mark.parametrize("kind", KILLED)
+def test_killed_at_random(tmp_path, few, kind):
+    changes = {**KILLED[kind], "schedule.steps": 100 * KILLS, "run.checkpoint_steps": 5}
+    recipe = text_recipe("causal-lm", changes) if kind == "gpt" else toy({**few, **changes})
+    whole, cut, draw = tmp_path / "whole", tmp_path / "cut", random.Random(kind)
+    train(recipe, whole, quiet=True)
+    save_recipe(recipe, tmp_path / "toy.yaml")
+    for _ in range(KILLS):
+        kill_at_random(cut, tmp_path / "toy.yaml", draw)
+    done = python(*command(cut, tmp_path / "toy.yaml", "--resume"))
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["top1"] == lines(tmp_path / "whole", "evaluation")[-1]["eval_top1"]
-    assert_same_run(cut, tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_a_teacher_killed_and_resumed(tmp_path, train_few, few):
-    changes = dino({"schedule.epochs": 40, "run.evaluate_epochs": 0, **FIVE})
-    save_recipe(toy({**few, **changes}), tmp_path / "toy.yaml")
-    kill_after_a_checkpoint(tmp_path / "cut", tmp_path / "toy.yaml", 0.1)
-    for folder, resume in (("cut", True), ("whole", False)):
-        train_few(tmp_path / folder, changes, resume=resume)
-    weights = [tmp_path / name / "checkpoints" / "checkpoint-160" / "model.safetensors" for name in ("cut", "whole")]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-    assert_same(saved(tmp_path / "whole"), saved(tmp_path / "cut"))
+    assert_same_run(cut, whole)
+    last = f"checkpoint-{100 * KILLS}"
+    weights = [folder / "checkpoints" / last / "model.safetensors" for folder in (cut, whole)]
+    assert weights[0].read_bytes() == weights[1].read_bytes(), "student, teacher and center too"
+    assert not [path for path in cut.rglob(".*") if path.is_file()], "no drafts and no lock are left"
 
 
 # Folders that are refused

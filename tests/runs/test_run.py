@@ -396,6 +396,12 @@ def test_a_released_file_is_opened(tmp_path):
     assert_same(one.model().state_dict(), cr.load_released(file).state_dict())
 
 
+def test_a_run_folder_given_to_the_models_names_the_call_that_opens_it(run):
+    refused("codingrate.load(", cr.CrateForImageClassification.from_pretrained, run.folder)
+    refused("codingrate.load(", cr.create_model, str(run.folder))
+    assert type(cr.load(run.folder)) is cr.CrateForImageClassification
+
+
 @pytest.mark.parametrize("source", ["runs/nowhere/at/all", "crate-tiny-patch61-224", "/nowhere", "file.pth"])
 def test_sources_that_are_nothing(source):
     refused(f"unknown run folder, checkpoint file or model {source!r}", cr.Run, source)
@@ -476,3 +482,86 @@ def test_no_call_changes_global_state(run, twin, autoencoder, teacher, gpt, bert
         ),
     }  # fmt: skip
     assert {name: changes for name, call in calls.items() if (changes := changed_state(call))} == {}
+
+
+# Damaged runs
+
+
+@pytest.fixture(scope="module")
+def short_run(tmp_path_factory):
+    return train_toy(tmp_path_factory.mktemp("short") / "run", {"schedule.steps": 1}).folder
+
+
+@pytest.fixture
+def damaged(tmp_path, short_run):
+    """A copy of a run of one step, to be damaged."""
+    return shutil.copytree(short_run, tmp_path / "damaged")
+
+
+@pytest.mark.parametrize("checkpoint", ["last", 1])
+def test_a_model_that_is_not_as_it_was_written_is_refused(damaged, checkpoint):
+    folder = cr.Run(damaged).model_folder(checkpoint)
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-9] ^= 4
+    (folder / "model.safetensors").write_bytes(weights)
+    refused("model.safetensors has changed; restore it, or remove manifest.json", cr.Run(damaged).model, checkpoint)
+    refused("model.safetensors has changed", cr.Run(folder).model)
+    (folder / "manifest.json").unlink()
+    assert cr.Run(damaged).model(checkpoint).num_parameters() > 0
+
+
+def test_a_source_that_is_damaged_is_refused(damaged, tmp_path):
+    (damaged / "model" / "last" / "config.json").write_text("{}")
+    changes = {"model.from": str(damaged), "model.config": {}, "schedule.steps": 1}
+    refused("config.json has ", train_toy, tmp_path / "new", changes)
+
+
+def test_the_card_of_a_model_may_change(damaged):
+    (damaged / "model" / "last" / "README.md").write_text("my model")
+    assert cr.Run(damaged).model().num_parameters() > 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "half a line", "[1]", "{}", '{"kind": "evaluation"}', '{"kind": "evaluation", "step": "x", "epoch": 1}',
+        '{"kind": "evaluation", "step": 1, "epoch": 1, "eval_loss": "low"}', '{"kind": "end", "step": 1, "epoch": 1}',
+        '{"kind": "layerwise", "step": 1, "epoch": 1, "layers": [{"layer": 1}]}', "[" * 5000, "\0", "",
+    ],
+)  # fmt: skip
+def test_a_damaged_line_of_metrics_is_an_error(damaged, line):
+    """Without it, the metrics of an earlier evaluation would be given."""
+    with (damaged / "metrics.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    number = len((damaged / "metrics.jsonl").read_text().splitlines())
+    for value in ("metrics", "history", "finished", "seconds"):
+        refused(f"metrics.jsonl: line {number} is damaged", getattr, cr.Run(damaged), value)
+    (damaged / "metrics.jsonl").unlink()
+    refused("metrics.jsonl: cannot be read", getattr, cr.Run(damaged), "metrics")
+
+
+@pytest.mark.parametrize("text", ["a\ud800", ("a", "b\ud800"), "x\udcff.png"])
+def test_texts_that_are_not_unicode(damaged, text):
+    refused("is not UTF-8", cr.Run(damaged).predict, [text])
+
+
+# Recipes that cannot be trained
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.config.id2label": {0: "a"}}, "model.config.id2label is set by the data and by training; leave it out"),
+        ({"model.config.num_labels": 1}, "model.config.num_labels is set by the data"),
+        ({"model.config.return_dict": False}, "model.config.return_dict is set by the data"),
+        ({"model.config.num_channels": 3}, "model.config.num_channels is set by the images; set augment.channels"),
+        ({"model.config.head_dim": -1}, "head_dim is -1"),
+        ({"run.fsdp": True}, "run.fsdp=true shards a model over several processes; use torchrun"),
+        ({"data.test_share": 1}, "data.test_share=1 leaves nothing to train on"),
+        ({"schedule.steps": 2, "optimizer.weight_decay": 1e12}, "the evaluation loss is nan at step 2"),
+    ],
+    ids=str,
+)
+def test_recipes_that_cannot_be_trained(tmp_path, changes, message):
+    refused(message, train_toy, tmp_path / "run", changes)
+    assert not (tmp_path / "run" / "model").exists()

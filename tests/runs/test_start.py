@@ -12,6 +12,7 @@ from transformers import AutoImageProcessor, pipeline
 from codingrate.data import BatchAugment, decode_image, read_image
 from codingrate.models import create_model, load_released
 from codingrate.runs import Run
+from codingrate.runs.manifest import write_manifest
 from tests.models import released_files
 from tests.refusals import refused
 
@@ -48,6 +49,7 @@ def start(tmp_path_factory):
         for parameter in model.parameters():
             parameter += 1
     model.save_pretrained(folder / "model" / "best")
+    write_manifest(folder / "model" / "best")
     return folder
 
 

@@ -57,6 +57,15 @@ def test_mistakes_are_refused(tmp_path):
     check("what: a\nrecipe: digits\nrows: {a: [lr=1]}\n", "did you mean 'optimizer.lr'")
     check("what: a\nrecipe: digits\nseed: [1]\nrows: {a: []}\n", "seed")
     check("what: a\nrecipe: digits\nseeds: []\nrows: {a: []}\n", "seeds is")
+    check("what: a\nrecipe: digits\nseeds: [4294967296]\nrows: {a: []}\n", "seeds.0 is 4294967296")
+    many = "[" + "1, " * 50 + "1]"
+    grid = f"{{optimizer.lr: {many}, schedule.epochs: {many}, schedule.batch_size: {many}}}"
+    check(f"what: a\nrecipe: digits\ngrid: {grid}\n", "at most 1000 combinations")
+    file = tmp_path / "study.yaml"
+    for row in ("..", ".", "/", "-"):
+        file.write_text(f"what: a\nrecipe: digits\nrows: {{'{row}': []}}\n")
+        refused("a name without letters and digits", run_study, file, tmp_path / "out")
+        assert not (tmp_path / "out").exists(), "no run is written elsewhere"
     refused("unknown study 'digits-architectur'; did you mean", load_study, "digits-architectur")
 
 

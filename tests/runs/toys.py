@@ -157,6 +157,15 @@ def python(*arguments: str, seconds: float = 120, **options: Any) -> subprocess.
     )
 
 
+def one_error(process: subprocess.CompletedProcess[str]) -> str:
+    """Return the one line that a failed command prints."""
+    messages = [line for line in process.stderr.splitlines() if line.startswith("crate:")]
+    assert process.returncode == 1, process.stderr
+    assert len(messages) == 1
+    assert "Traceback" not in process.stderr
+    return messages[0]
+
+
 def torchrun(*arguments: Any) -> str:
     """Run Python in two processes that train together, and return what they print."""
     with socket.socket() as free:

@@ -165,6 +165,12 @@ def test_one_number_is_a_variance_for_every_direction(model, rng):
     assert torch.equal(SubspaceMixture(model.bases, 0.7).denoise(z, 0.3), even.denoise(z, 0.3))
 
 
+def test_the_nearest_subspace_does_not_change_with_scale(model, rng):
+    z = torch.randn(N, D, generator=rng, dtype=torch.float64)
+    for scale in (1e-30, 1e30, 1e300):
+        assert torch.equal(nearest_subspace(z * scale, model.bases), nearest_subspace(z, model.bases))
+
+
 def test_bad_input_is_one_line(model):
     z = torch.zeros(N, D, dtype=torch.float64)
     for call, words in [
@@ -181,6 +187,8 @@ def test_bad_input_is_one_line(model):
         (lambda: model.denoise(z.long(), 1.0), "floating"),
         (lambda: attention_denoise(z, 2 * model.bases, 1.0), "orthonormal"),
         (lambda: project_nearest(z[:, 1:], model.bases), f"d = {D}"),
+        (lambda: nearest_subspace(z * math.nan, model.bases), "NaN or infinity"),
+        (lambda: nearest_subspace(z + math.inf, model.bases), "NaN or infinity"),
     ]:
         with pytest.raises(CrateError, match=words) as caught:
             call()

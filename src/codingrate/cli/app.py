@@ -1,10 +1,17 @@
-"""The verbs of `crate` and the handling of errors: one line on standard error, a traceback only with `--debug`."""
+"""The verbs of `crate` and the handling of errors: one line on standard error, a traceback only with `--debug`.
+
+An error that no verb expects is a bug; its traceback is written to a log file, which the line names.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
+import tempfile
+import threading
+import traceback
 from collections.abc import Sequence
 from typing import Annotated, Any, cast
 
@@ -49,6 +56,7 @@ for name, verb in {
     "models": train.models,
     "convert": train.convert,
     "export": predict.export,
+    "publish": predict.publish,
     "bench": bench.bench,
 }.items():
     app.command(name)(cast(Any, verb))
@@ -81,32 +89,69 @@ class _Notes(logging.Handler):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. Exit codes: 0 for success, 1 for an error, 2 for a wrong call."""
+    """Run the command.
+
+    Exit codes: 0 for success, 1 for an error, 2 for a wrong call, 70 for a bug, 130 after Ctrl-C.
+    """
     # A thread that waits for others spins for milliseconds by default. If another process, such as a loader worker,
     # needs the core, that makes training several times slower; a short spin costs little.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # verbs have their own
     logger = logging.getLogger("codingrate")
     logger.handlers, logger.level, logger.propagate = [_Notes()], logging.INFO, False
+    if hasattr(sys.stdout, "reconfigure"):  # names of files may have characters that the terminal does not
+        sys.stdout.reconfigure(errors="backslashreplace")
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments:
         arguments = ["--help"]
     debug = "--debug" in arguments
+    hook, threading.excepthook = threading.excepthook, threading.excepthook if debug else _note_thread
     command = typer.main.get_command(app)
     try:
         code = command.main([a for a in arguments if a != "--debug"], prog_name="crate", standalone_mode=False)
         if code == 130:  # typer's own answer to Ctrl-C
             _fail("stopped", 130)
+        sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         code = _fail("stopped", 130)
-    except (CrateError, OSError) as error:
-        if debug:
-            raise
-        code = _fail(str(error), 1)
+    except BrokenPipeError:  # such as `crate models | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest when it ends
+        code = 1  # as typer does
     except UsageError as error:
         verb = error.ctx.command_path if error.ctx is not None else "crate"
         code = _fail(f"{error.format_message()} (see {verb} --help)", 2)
+    except Exception as error:
+        if debug:
+            raise
+        if isinstance(error, (CrateError, OSError)):
+            code = _fail(str(error), 1)
+        elif _is_out_of_memory(error):
+            code = _fail("not enough memory; use a smaller batch size, image size or model", 1)
+        else:
+            code = _fail(f"this is a bug ({type(error).__name__}); please report it with the log {_log(arguments)}", 70)
+    finally:
+        threading.excepthook = hook
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _note_thread(failure: threading.ExceptHookArgs) -> None:
+    """Report an error in a background thread, such as TensorBoard's; the main thread fails or goes on by itself."""
+    kind = failure.exc_type.__name__
+    print(f"note: a background thread has failed ({kind}: {failure.exc_value})", file=sys.stderr)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
+
+
+def _log(arguments: Sequence[str]) -> str:
+    """Write the traceback of the current exception to a file in the system's temporary folder; return its path."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="crate-", suffix=".log", encoding="utf-8", errors="backslashreplace", delete=False
+    ) as file:
+        file.write(f"codingrate {__version__}, Python {sys.version}\ncrate {shlex.join(arguments)}\n")
+        traceback.print_exc(file=file)
+    return file.name
 
 
 def _fail(message: str, code: int) -> int:

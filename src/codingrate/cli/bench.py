@@ -30,10 +30,10 @@ def bench(
         list[Suite] | None, typer.Argument(help="Suites to run. Default: image, rate and loader.", show_default=False)
     ] = None,
     model: Annotated[str, typer.Option(help="CRATE classifier of the image suite.")] = "crate-base-patch16-224",
-    batch: Annotated[int, typer.Option(min=1, help="Batch size of the image suite, in images.")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, help="Number of timed rounds; results are medians.")] = 7,
+    batch: Annotated[int, typer.Option(min=1, max=2**16, help="Batch size of the image suite, in images.")] = 8,
+    repeats: Annotated[int, typer.Option(min=1, max=10**6, help="Number of timed rounds; results are medians.")] = 7,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Number of CPU threads. Default: PyTorch's choice.")
+        int | None, typer.Option(min=1, max=1024, help="Number of CPU threads. Default: PyTorch's choice.")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from ..errors import CrateError
 from .output import (
+    BatchSize,
     CheckpointOption,
     DataOption,
     Json,
@@ -50,7 +51,6 @@ class Baseline(str, Enum):
 TABLE_ROWS = 50
 """Number of classes that a table shows."""
 
-BatchSize = Annotated[int, Option("--batch-size", min=1, help="Samples per forward pass.")]
 Output = Annotated[
     Path | None, Option(help="Folder for tables and pictures. Default: RUN/evaluation, or RUN/evaluation-DATA-SPLIT.")
 ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from .output import (
+    BatchSize,
     CheckpointOption,
     DataOption,
     Json,
@@ -60,7 +61,7 @@ def inspect(
         list[str] | None, Option(help="Another model to measure on the same samples; can be repeated.")
     ] = None,
     checkpoint: CheckpointOption = "last",
-    batch_size: Annotated[int, Option("--batch-size", min=1, help="Samples per forward pass.")] = 64,
+    batch_size: BatchSize = 64,
     layer: LayerOption = None,
     eps: Annotated[
         float | None, Option(help="Coding precision ε of the rates. Default: 0.5; with --measure released 0.1.")
@@ -304,7 +305,7 @@ def reconstruct(
         list[Path] | None, Argument(help="Image files. Default: test images, balanced over classes.")
     ] = None,
     count: Annotated[int, Option(min=1, help="Number of test images, if no files are given.")] = 8,
-    seed: Annotated[int, Option(min=0, help="Seed of the masks.")] = 0,
+    seed: Annotated[int, Option(min=0, max=2**32 - 1, help="Seed of the masks.")] = 0,
     checkpoint: CheckpointOption = "last",
     output: Annotated[
         Path | None,

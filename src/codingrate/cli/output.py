@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -24,7 +25,7 @@ def _checkpoint(text: str) -> Checkpoint:
     """Parse `last`, `best` or the number of a training step."""
     if text in ("last", "best"):
         return text  # type: ignore[return-value]
-    if text.isdigit():
+    if re.fullmatch("[0-9]{1,18}", text):
         return int(text)
     raise typer.BadParameter(f"{text!r} must be last, best or a training step")
 
@@ -55,6 +56,7 @@ LayerOption = Annotated[
         show_default=False,
     ),
 ]
+BatchSize = Annotated[int, Option("--batch-size", min=1, max=2**20, help="Samples per forward pass.")]
 PathOption = Annotated[str | None, Option(help="Local folder of the dataset that --data names.")]
 
 

@@ -128,3 +128,27 @@ def export(
         f"{', '.join(result['outputs'])}"
     )
     print(f"largest difference from PyTorch {result['difference']:.1e} at batch sizes {result['batch_sizes']}")
+
+
+def publish(
+    run: RunArgument,
+    folder: Annotated[Path, Argument(help="New folder to write.")],
+    data: Annotated[str | None, Option(help="Name under which others know the dataset. Default: the run's.")] = None,
+    about: Annotated[
+        Path | None, Option(help="Markdown file with further paragraphs of the model card: results, license, limits.")
+    ] = None,
+    samples: Annotated[int, Option(min=1, help="Number of samples to store with the model's metrics on them.")] = 32,
+    checkpoint: CheckpointOption = "last",
+    as_json: Json = False,
+) -> None:
+    """Write a run to share: 16-bit weights, recipe, metrics, a model card, and a sample to check a copy with."""
+    from ..runs import publish as publish_run
+
+    text = "" if about is None else about.read_text(encoding="utf-8")
+    options: dict[str, Any] = {"data": data, "about": text, "samples": samples, "checkpoint": checkpoint}
+    written = publish_run(open_run(run), folder, **options)
+    size = sum(file.stat().st_size for file in written.rglob("*") if file.is_file())
+    if as_json:
+        print_json({"run": run, "checkpoint": checkpoint, "folder": str(written), "bytes": size})
+        return
+    print(f"wrote {written}, {size / 1e6:.1f} MB; open it with codingrate.Run({str(written)!r})")

@@ -41,8 +41,8 @@ def generate(
         float | None, Option(help="Factor above 1 that makes tokens of the text so far less probable.")
     ] = None,
     greedy: Annotated[bool, Option("--greedy", help="Always take the most probable token.")] = False,
-    beams: Annotated[int | None, Option(min=2, help="Number of beams for beam search.")] = None,
-    seed: Annotated[int, Option(min=0, help="Seed of the sampling.")] = 0,
+    beams: Annotated[int | None, Option(min=2, max=1000, help="Number of beams for beam search.")] = None,
+    seed: Annotated[int, Option(min=0, max=2**32 - 1, help="Seed of the sampling.")] = 0,
     checkpoint: CheckpointOption = "last",
     as_json: Json = False,
 ) -> None:
@@ -134,7 +134,7 @@ def perplexity(
     ] = False,
     order: Annotated[int, Option(min=1, help="Order n of the baseline.")] = 3,
     limit: Annotated[int | None, Option(min=2, help="Number of tokens from the start. Default: all.")] = None,
-    batch_size: Annotated[int, Option("--batch-size", min=1, help="Windows per forward pass.")] = 8,
+    batch_size: Annotated[int, Option("--batch-size", min=1, max=2**20, help="Windows per forward pass.")] = 8,
     checkpoint: CheckpointOption = "last",
     as_json: Json = False,
 ) -> None:
@@ -166,7 +166,7 @@ def lambada(
     generated: Annotated[
         bool, Option("--generated", help="Count a word as found if it is among ten generated tokens (ToST).")
     ] = False,
-    batch_size: Annotated[int, Option("--batch-size", min=1, help="Passages per forward pass.")] = 8,
+    batch_size: Annotated[int, Option("--batch-size", min=1, max=2**20, help="Passages per forward pass.")] = 8,
     checkpoint: CheckpointOption = "last",
     as_json: Json = False,
 ) -> None:

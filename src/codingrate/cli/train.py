@@ -106,11 +106,12 @@ def recipes(
 ) -> None:
     """List the recipes with their results, those for a laptop first; see also crate recipe."""
     from ..recipes import load_recipe, recipe_header, recipe_names, recipe_path
+    from ..recipes.files import read_recipe_text
 
     if name is not None and as_json:
         print_json(load_recipe(name).to_dict())
     elif name is not None:
-        print(recipe_path(name).read_text(encoding="utf-8"), end="")
+        print(read_recipe_text(recipe_path(name)), end="")
     elif as_json:
         print_json([{"name": recipe, **recipe_header(recipe)} for recipe in recipe_names()])
     else:
@@ -160,14 +161,36 @@ def _value(values: dict[str, Any], key: str) -> Any:
     return values
 
 
+def _show_pretrained(pattern: str, as_json: bool) -> None:
+    from ..models.pretrained import pretrained_names
+    from ..runs import Run
+
+    entries: list[dict[str, Any]] = []
+    for name in pretrained_names(pattern):
+        run = Run(name)
+        task = run.task.recipe.task
+        entries.append({"name": name, "task": task, "parameters": run.parameters(), **run.metrics})
+    if as_json:
+        print_json(entries)
+        return
+    rows = [(entry["name"], entry["task"], f"{entry['parameters']:,}") for entry in entries]
+    print_table("Trained models that ship with the package", ("name", "task", "parameters"), rows)
+    for entry in entries:
+        print(f"{entry['name']}: {Run(entry['name']).headline}")
+
+
 def models(
     pattern: Annotated[str, Argument(help="Shell pattern such as 'crate-*'. Default: all models.")] = "*",
+    pretrained: Annotated[bool, Option("--pretrained", help="List the trained models that ship instead.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the models by name with width d, layers L, heads K, parameters and operations."""
     from ..errors import CrateError
     from ..models.presets import list_models
 
+    if pretrained:
+        _show_pretrained(pattern, as_json)
+        return
     names = list_models(pattern)
     if not names:
         raise CrateError(f"no model matches {pattern!r}; crate models lists all of them")

@@ -26,7 +26,7 @@ def verify(
         list[str] | None,
         typer.Option(help="Claim to test, by its name in the table; can be given more than once. Default: all claims."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of all random draws.")] = 0,
     html: Annotated[Path | None, typer.Option(help="HTML file to write, with figures. Default: none.")] = None,
     as_json: Json = False,
 ) -> None:

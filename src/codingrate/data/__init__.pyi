@@ -3,11 +3,12 @@ from .blocks import Blocks, Masking, RandomBlocks, mask_own_tokens, mask_tokens
 from .catalog import GLUE, GlueTask, dataset_names, text_names
 from .classes import ClassMap, balanced_indices, match_classes
 from .columns import stratified_split
+from .fingerprint import Fingerprint, describe_change
 from .image_files import CorruptImages, UnreadableImageError, decode_image, read_image, read_picture
 from .images import EvaluationBatches, ImageData, ImageDataset, ImageExample, ImageStream, collate
 
 # isort: split
-from .images import load_images, sample_photographs, torch_dataset
+from .images import load_batches, load_images, sample_photographs, torch_dataset
 from .objects import BACKGROUND, VOID, CocoData, CocoImage, CocoObject, VocImage, load_coco, load_voc
 from .sentences import SentenceData, SentenceDataset, SentenceExample, load_sentences, sentence_collator
 from .sources import Splits, open_splits
@@ -20,12 +21,12 @@ from .transforms import BatchAugment, ViewAugment, crop_for_evaluation, unnormal
 
 __all__ = [
     "BACKGROUND", "GLUE", "VOID", "Augment", "BatchAugment", "Blocks", "ClassMap", "CocoData", "CocoImage",
-    "CocoObject", "CorruptImages", "Documents", "EvaluationBatches", "GlueTask", "ImageData", "ImageDataset",
-    "ImageExample", "ImageStream", "Masking", "RandomBlocks", "SentenceData", "SentenceDataset", "SentenceExample",
-    "Splits", "TextData", "TextDocuments", "TokenFile", "UnreadableImageError", "ViewAugment", "Views", "VocImage",
-    "balanced_indices", "byte_characters", "check_tokenizer", "collate", "crop_for_evaluation", "dataset_names",
-    "decode_image", "id_count", "load_coco", "load_images", "load_sentences", "load_text", "load_tokenizer", "load_voc",
-    "mask_own_tokens", "mask_tokens", "match_classes", "open_splits", "pack_text", "read_image", "read_picture",
-    "read_tokens", "sample_photographs", "sentence_collator", "stratified_split", "text_names", "token_cache",
-    "torch_dataset", "unnormalize", "view_augments",
+    "CocoObject", "CorruptImages", "Documents", "EvaluationBatches", "Fingerprint", "GlueTask", "ImageData",
+    "ImageDataset", "ImageExample", "ImageStream", "Masking", "RandomBlocks", "SentenceData", "SentenceDataset",
+    "SentenceExample", "Splits", "TextData", "TextDocuments", "TokenFile", "UnreadableImageError", "ViewAugment",
+    "Views", "VocImage", "balanced_indices", "byte_characters", "check_tokenizer", "collate", "crop_for_evaluation",
+    "dataset_names", "decode_image", "describe_change", "id_count", "load_batches", "load_coco", "load_images",
+    "load_sentences", "load_text", "load_tokenizer", "load_voc", "mask_own_tokens", "mask_tokens", "match_classes",
+    "open_splits", "pack_text", "read_image", "read_picture", "read_tokens", "sample_photographs", "sentence_collator",
+    "stratified_split", "text_names", "token_cache", "torch_dataset", "unnormalize", "view_augments",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ Annotations are not postponed here, because pydantic reads them.
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
@@ -20,50 +20,60 @@ def _ordered(interval: tuple[float, float]) -> tuple[float, float]:
     return interval
 
 
-Probability = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(gt=0, le=1)]
+def _no_boolean(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "Input should be a number")
+    return value
+
+
+CONFIG = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+NUMBER = BeforeValidator(_no_boolean)
+"""Refuses true and false, which pydantic would read as 1 and 0."""
+Probability = Annotated[float, Field(ge=0, le=1), NUMBER]
+Ratio = Annotated[float, Field(gt=0, le=1000), NUMBER]
+Strength = Annotated[float, Field(ge=0, le=100), NUMBER]
+Side = Annotated[int, Field(gt=0, le=2**14), NUMBER]
+Share = Annotated[float, Field(gt=0, le=1), NUMBER]
 ShareRange = Annotated[tuple[Share, Share], AfterValidator(_ordered)]
-PositiveRange = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
+RatioRange = Annotated[tuple[Ratio, Ratio], AfterValidator(_ordered)]
 PerView = tuple[Probability, Probability, Probability]
 
 
 @one_line_errors("augment")
-@dataclass(frozen=True, config=ConfigDict(extra="forbid", use_attribute_docstrings=True))
+@dataclass(frozen=True, config=CONFIG)
 class Augment:
     """Cropping, done per image by the loader's workers, and augmentation, done per batch on the device."""
 
-    image_size: Annotated[int, Field(gt=0)] = 224
+    image_size: Side = 224
     """Side of the square input of the model, in pixels."""
-    channels: Literal[1, 3] = 3
+    channels: Annotated[Literal[1, 3], NUMBER] = 3
     """3 for RGB (gray images are repeated), 1 for gray (colors become luminance)."""
     crop: Literal["random-resized", "center", "resize", "pad"] = "random-resized"
     """Training crop: a random box, resized; `center` as in evaluation; `resize` the whole image to a square; `pad` the
     whole image resized, padded with black and cropped at random (as usual for CIFAR)."""
     crop_scale: ShareRange = (0.08, 1.0)
     """Share of the image's area that a random resized crop covers."""
-    crop_ratio: PositiveRange = (3 / 4, 4 / 3)
+    crop_ratio: RatioRange = (3 / 4, 4 / 3)
     """Aspect ratio (width over height) of a random resized crop, uniform on a log scale."""
-    crop_padding: Annotated[int, Field(ge=0)] = 4
+    crop_padding: Annotated[int, Field(ge=0, le=2**14), NUMBER] = 4
     """Pixels that `pad` adds on each side."""
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bicubic"
     """Interpolation when resizing; always antialiased when the image shrinks."""
     evaluation: Literal["center", "resize"] | None = None
     """Evaluation crop. Default: `center` if `crop` is `random-resized` or `center`, else `resize`."""
-    evaluation_ratio: Annotated[float, Field(ge=1)] = 256 / 224
+    evaluation_ratio: Annotated[float, Field(ge=1, le=100), NUMBER] = 256 / 224
     """Length of the short side before the center crop, divided by `image_size`."""
     flip: Probability = 0.5
     """Probability of a horizontal flip."""
-    affine_degrees: NotNegative = 0.0
+    affine_degrees: Annotated[float, Field(ge=0, le=360), NUMBER] = 0.0
     """Largest rotation in either direction, in degrees."""
     affine_translate: Probability = 0.0
     """Largest translation, as a share of the side."""
-    affine_scale: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    affine_scale: Annotated[float, Field(ge=0, lt=1), NUMBER] = 0.0
     """Largest change of scale: the factor lies between one minus and one plus this value."""
-    rand_augment: tuple[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0, lt=30)]] | None = None
+    rand_augment: tuple[Annotated[int, Field(ge=1, le=100)], Annotated[float, Field(gt=0, lt=30)]] | None = None
     """RandAugment: number of operations n, drawn for each image, and their magnitude m out of 30."""
-    jitter: tuple[NotNegative, NotNegative, NotNegative, Annotated[float, Field(ge=0, le=0.5)]] | None = None
+    jitter: tuple[Strength, Strength, Strength, Annotated[float, Field(ge=0, le=0.5)]] | None = None
     """Color jitter: brightness, contrast, saturation, hue."""
     jitter_probability: Probability = 0.8
     """Probability that an image's colors are jittered, if `jitter` is given."""
@@ -75,9 +85,9 @@ class Augment:
     """Probability that pixels above one half are inverted."""
     erase: Probability = 0.0
     """Probability that a rectangle is replaced by the mean."""
-    mean: tuple[float, ...] | None = None
+    mean: tuple[Annotated[float, Field(ge=-1000, le=1000)], ...] | None = None
     """Mean per channel of pixels in [0, 1]. Default: ImageNet's for RGB, 0.5 for gray."""
-    std: tuple[Positive, ...] | None = None
+    std: tuple[Annotated[float, Field(gt=1e-6, le=1000), NUMBER], ...] | None = None
     """Standard deviation per channel. Default: ImageNet's for RGB, 0.5 for gray."""
 
     def __post_init__(self) -> None:
@@ -102,7 +112,7 @@ class Augment:
 
 
 @one_line_errors("views")
-@dataclass(frozen=True, config=ConfigDict(extra="forbid", use_attribute_docstrings=True))
+@dataclass(frozen=True, config=CONFIG)
 class Views:
     """Crops of one image that student and teacher compare: two global views and several local ones (DINO).
 
@@ -111,9 +121,9 @@ class Views:
 
     global_scale: ShareRange = (0.4, 1.0)
     """Share of the image's area that a global view covers; DINO recommends 0.14 to 1 without local views."""
-    local_count: Annotated[int, Field(ge=0)] = 8
+    local_count: Annotated[int, Field(ge=0, le=1000), NUMBER] = 8
     """Number of local views; 0 for none."""
-    local_size: Annotated[int, Field(gt=0)] = 96
+    local_size: Side = 96
     """Side of a local view, in pixels; that of a global view is `augment.image_size`."""
     local_scale: ShareRange = (0.05, 0.4)
     """Share of the image's area that a local view covers."""

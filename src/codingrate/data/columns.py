@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import CrateError
 from .classes import list_names
+from .sources import read_rows
 
 _LABEL_NAMES = ("label", "labels", "fine_label", "cls", "class", "target", "score", "similarity")
 _USUAL = {
@@ -45,7 +46,8 @@ def find_column(
 def _text_columns(dataset: Any) -> tuple[list[str], list[str]]:
     """Return all columns of a dataset or stream, and those with strings."""
     if dataset.features is None:  # a stream that does not know its types
-        types = {name: "string" if isinstance(value, str) else "" for name, value in next(iter(dataset), {}).items()}
+        first: Mapping[str, Any] = next(read_rows("the stream", dataset), {})
+        types = {name: "string" if isinstance(value, str) else "" for name, value in first.items()}
     else:
         types = {name: getattr(feature, "dtype", "") for name, feature in dataset.features.items()}
     return list(types), [name for name, kind in types.items() if kind in ("string", "large_string", "string_view")]
@@ -109,12 +111,17 @@ def check_texts(source: str, dataset: Any, columns: Sequence[str], label: str) -
 def select_undecoded(dataset: Any, column: str, label: str) -> Any:
     """Return images and labels only, and the images as bytes or paths, so that a damaged one can be counted."""
     import datasets
+    from datasets.features.features import require_decoding
 
     dataset = dataset.select_columns([column, label])
     feature = (dataset.features or {}).get(column)
     is_file = isinstance(feature, datasets.Value) and feature.dtype in ("string", "binary", "large_binary")
     is_struct = isinstance(feature, dict) and set(feature) == {"bytes", "path"}
     is_image = isinstance(feature, datasets.Image) or is_file or is_struct
+    for name, part in (dataset.features or {}).items():  # `datasets` would open images in lists by itself
+        if require_decoding(part, ignore_decode_attribute=True) and (name == label or not is_image):
+            kind = "a label" if name == label else "one image"
+            raise CrateError(f"column {name!r} must hold {kind} per row, not {type(part).__name__}")
     return dataset.cast_column(column, datasets.Image(decode=False)) if is_image else dataset
 
 
@@ -133,7 +140,15 @@ def common_names(splits: Mapping[str, Any], column: str, whole: bool = False) ->
 
 
 def _arrow(dataset: Any, column: str) -> Any:
-    return dataset.select_columns([column]).with_format("arrow")[:][column]
+    """Return a whole column as an Arrow array, with texts that are UTF-8."""
+    import pyarrow
+
+    values = dataset.select_columns([column]).with_format("arrow")[:][column]
+    try:
+        values.validate(full=True)
+    except pyarrow.ArrowInvalid as error:
+        raise CrateError(f"column {column!r} is damaged: {error}; use text in UTF-8") from error
+    return values
 
 
 def _label_values(source: str, dataset: Any, column: str) -> NDArray[Any]:
@@ -158,10 +173,15 @@ def _label_values(source: str, dataset: Any, column: str) -> NDArray[Any]:
 def _distinct_labels(source: str, dataset: Any, column: str, streaming: bool) -> list[Any]:
     """Return the distinct labels of a dataset or stream in order."""
     if streaming:
-        labels = {row[column] for row in dataset.select_columns([column])}
-        if None in labels:
-            raise CrateError(f"{source} has rows without a label in column {column!r}")
-        distinct = sorted(labels)
+        labels = set()
+        for row in read_rows(source, dataset.select_columns([column])):
+            if row[column] is None:
+                raise CrateError(f"{source} has rows without a label in column {column!r}")
+            if not isinstance(row[column], (int, str)):
+                problem = f"label {row[column]!r:.40} in column {column!r}"
+                raise CrateError(f"{source} has {problem}; use integers or strings")
+            labels.add(row[column])
+        distinct = sorted(labels, key=lambda label: (isinstance(label, str), label))
     else:
         distinct = np.unique(_label_values(source, dataset, column)).tolist()
     if distinct and not isinstance(distinct[0], str) and distinct[0] < 0:
@@ -291,9 +311,15 @@ def stratified_split(labels: Indices, share: float, seed: int) -> tuple[Indices,
     return np.setdiff1d(np.arange(len(labels)), held), held.astype(np.int64)
 
 
+def column_array(dataset: Any, column: str) -> NDArray[Any]:
+    """Return a column of numbers."""
+    values: NDArray[Any] = _arrow(dataset, column).to_numpy()
+    return values
+
+
 def label_indices(dataset: Any, column: str) -> Indices:
     """Return a column of class indices; a column of numbers counts as one class."""
-    labels = _arrow(dataset, column).to_numpy()
+    labels = column_array(dataset, column)
     return labels if labels.dtype.kind == "i" else np.zeros(len(labels), np.int64)
 
 

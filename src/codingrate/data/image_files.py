@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import os
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
@@ -14,6 +16,7 @@ import torch
 from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
+from .._files import as_path
 from ..errors import CrateError
 from .augment import Augment
 from .transforms import crop_for_evaluation
@@ -21,7 +24,13 @@ from .transforms import crop_for_evaluation
 LARGEST_SIDE = 4096
 """Longest side, in pixels, at which `read_picture` leaves an image as it is."""
 
+_LONGEST_SIDE = 2**17  # pixels; the tables that PIL resizes longer ones with take gigabytes
+
 MODES = {1: "L", 3: "RGB"}
+
+FORMATS = ("AVIF", "BMP", "DIB", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+"""Formats that are decoded. PIL tells the format from the content, so that a file with the suffix .png could otherwise
+be PostScript, which PIL gives to Ghostscript to run."""
 
 
 class UnreadableImageError(Exception):
@@ -40,6 +49,8 @@ def decode_image(value: Any, channels: int = 3) -> Image.Image:
             warnings.simplefilter("ignore")  # damaged EXIF data and the like; only the pixels matter
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             image = _open(value)
+            if min(image.size) < 1 or max(image.size) > _LONGEST_SIDE:
+                raise ValueError(f"the image has {image.width} × {image.height} pixels")
             if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # exif_transpose always copies
                 image = ImageOps.exif_transpose(image)
             return _convert(image, MODES[channels])
@@ -49,18 +60,38 @@ def decode_image(value: Any, channels: int = 3) -> Image.Image:
         raise UnreadableImageError(f"{type(error).__name__}: {error}") from error
 
 
+def open_image(source: str | Path | io.BytesIO) -> Image.Image:
+    """Open an image in one of `FORMATS`; every image that the package reads is opened here."""
+    if not isinstance(source, io.BytesIO) and not os.path.isfile(source):  # a pipe would never end
+        raise FileNotFoundError(f"no such file: {source}")
+    return Image.open(source, formats=_available_formats())
+
+
+@functools.cache
+def _available_formats() -> tuple[str, ...]:
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)  # AVIF came with Pillow 11.3
+
+
 def _open(value: Any) -> Image.Image:
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, Image.Image):
+        _check_format(value)
         return value
     if isinstance(value, bytes):
-        return Image.open(io.BytesIO(value))
-    if isinstance(value, str):
-        with Image.open(value) as image:
+        return open_image(io.BytesIO(value))
+    if isinstance(value, (str, Path)):
+        with open_image(value) as image:
             image.load()
             return image
     return _from_array(np.asarray(value))
+
+
+def _check_format(image: Image.Image) -> None:
+    """Refuse an image that the caller opened from another format and that PIL has not decoded yet."""
+    if getattr(image, "tile", None) and image.format not in FORMATS:
+        raise ValueError(f"images in the format {image.format} are not read")
 
 
 def _from_array(array: Any) -> Image.Image:
@@ -78,7 +109,7 @@ def _from_array(array: Any) -> Image.Image:
 
 
 def _eight_bits(array: Any) -> Image.Image:
-    return Image.fromarray(np.rint(np.clip(array, 0, 65535) / 257).astype(np.uint8))
+    return Image.fromarray(((np.clip(array, 0, 65535).astype(np.uint32) + 128) // 257).astype(np.uint8))
 
 
 def _convert(image: Image.Image, mode: str) -> Image.Image:
@@ -101,13 +132,13 @@ def read_picture(
     `channels` is 3 for RGB, 1 for gray and None for the values as stored. `upright` applies the EXIF orientation;
     annotations refer to the stored pixels and need `upright=False`. Every image file that a user names is read here.
     """
-    file = Path(path)
-    if not file.is_file():
+    file = as_path(path, "the image")
+    if not os.path.isfile(file):  # unlike Path.is_file, False for a name that is too long
         raise CrateError(f"{file}: no such image file")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a large image is allowed here, and damage shows when decoding
-            with Image.open(file) as image:
+            with open_image(file) as image:
                 size = image.size
                 if largest is not None and max(size) > 2 * largest:
                     image.draft(None, (largest, largest))  # decodes a JPEG at a half, a quarter or an eighth
@@ -117,7 +148,9 @@ def read_picture(
                 picture = image if channels is None else decode_image(image, channels)
     except Image.DecompressionBombError as error:
         raise CrateError(f"{file}: is too large to be read safely; scale it down first") from error
-    except (UnreadableImageError, OSError, ValueError, SyntaxError) as error:  # PIL's readers raise these on damage
+    except MemoryError as error:
+        raise CrateError(f"{file}: does not fit in memory; scale it down first") from error
+    except Exception as error:  # PIL's readers raise many types on damaged files
         advice = "use a JPEG, PNG or another common format"
         raise CrateError(f"{file}: is not an image that can be read; {advice}") from error
     if min(size) < 2:
@@ -130,10 +163,13 @@ def read_picture(
 
 def read_image(source: str | Path | Image.Image, augment: Augment) -> Tensor:
     """Return the evaluation crop of an image file or a PIL image as uint8 (channels, side, side)."""
-    if isinstance(source, Image.Image):
-        image = decode_image(source, augment.channels)
-    else:
+    if isinstance(source, (str, Path)):
         image, _ = read_picture(source, augment.channels, largest=None)
+    else:
+        try:
+            image = decode_image(source, augment.channels)
+        except UnreadableImageError as error:
+            raise CrateError(f"a {type(source).__name__} cannot be read as an image ({error}); give a file") from error
     return stack_images([crop_for_evaluation(image, augment)])[0]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -22,11 +24,22 @@ from .augment import Augment, Views, view_augments
 from .catalog import BUILT_IN_IMAGES, IMAGES
 from .classes import ClassMap, balanced_indices, match_classes
 from .columns import common_names, encode_classes, find_column, hold_out, label_indices, map_classes, select_undecoded
+from .fingerprint import Fingerprint, fingerprint, stream_fingerprint, table_fingerprint
 from .image_files import MODES, CorruptImages, UnreadableImageError, decode_image, image_key, stack_images
-from .sources import check_share, choose_splits, image_dataset, open_splits
+from .sources import (
+    Seed,
+    check_arguments,
+    check_share,
+    choose_splits,
+    first_line,
+    image_dataset,
+    open_splits,
+    read_rows,
+)
 from .transforms import BatchAugment, EpochGenerators, crop_for_evaluation, crop_for_training
 
 DIGITS_SEED, DIGITS_SHARE = 0, 0.2  # the built-in digits have one split, whatever the seed of the run
+T = TypeVar("T")
 PHOTOGRAPHS = ("temple", "flower")
 
 
@@ -59,6 +72,22 @@ class ImageData:
         """Number of images in all splits; None for streams."""
         return None if self.streaming else sum(map(len, self.splits.values()))
 
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Plain values that change with the classes, the number of images, their order, labels or pixels.
+
+        Store it with a run and compare it with `describe_change` when the run is resumed. It holds for copies in
+        another folder too. Of large data and streams a sample is read; see `table_fingerprint`.
+        """
+        if self.streaming:
+            splits = {"train": stream_fingerprint(self.train, (self.image_column, self.label_column))}
+        else:
+            splits = {
+                name: table_fingerprint(part, [self.image_column], label_indices(part, self.label_column))
+                for name, part in self.splits.items()
+            }
+        return fingerprint(self.classes, splits)
+
     def split(self, name: str) -> Any:
         """Return a split by name; `all` stands for all of them, one after the other."""
         import datasets
@@ -83,11 +112,12 @@ class ImageData:
         return replace(self, classes=tuple(model), **{name: encode(part) for name, part in self.splits.items()})
 
 
+@check_arguments
 def load_images(
     name: str,
     *,
     path: str | Path | None = None,
-    split_seed: int = 0,
+    split_seed: Seed = 0,
     test_share: float = 0.1,
     streaming: bool = False,
     image_column: str | None = None,
@@ -111,7 +141,7 @@ def load_images(
     image, label = image_column or "", label_column or ""
     for split, part in parts.items():
         source = name if len(parts) == 1 else f"the {split} split of {name}"
-        features = part.features or dict.fromkeys(next(iter(part), {}))  # a stream may not know its types
+        features = part.features or dict.fromkeys(next(read_rows(source, part), {}))  # a stream may not know its types
         image = find_column("image", source, features, image, hints[0])
         label = find_column("label", source, features, label, hints[1])
         parts[split] = select_undecoded(part, image, label)
@@ -278,7 +308,7 @@ class ImageDataset(_CroppedImages, Dataset[ImageExample]):
     def __getitems__(self, indices: list[int]) -> list[ImageExample]:
         """Return a batch of examples with a single look-up; the DataLoader calls this where it exists."""
         indices = [range(len(self.dataset))[index] for index in indices]
-        columns = self.dataset[indices]
+        (columns,) = read_rows("the images", map(self.dataset.__getitem__, [indices]))
         rows = zip(columns[self.image_column], columns[self.label_column], indices, strict=True)
         return [self.example(image, label, index, f"row {index}") for image, label, index in rows]
 
@@ -295,7 +325,7 @@ class ImageStream(_CroppedImages, IterableDataset[ImageExample]):
         super().set_epoch(epoch)
 
     def __iter__(self) -> Iterator[ImageExample]:
-        for index, row in enumerate(self.dataset):
+        for index, row in enumerate(read_rows("the stream of images", self.dataset)):
             image, label = row[self.image_column], row[self.label_column]
             if label is None or not 0 <= label < self.classes:
                 raise CrateError(f"label {label} in column {self.label_column!r} is outside the {self.classes} classes")
@@ -359,7 +389,8 @@ class EvaluationBatches:
         normalize = BatchAugment(self.augment).eval().to(device)
         corrupt = CorruptImages(self.max_corrupt)
         self.readable, self.corrupt = [], ()
-        for batch, readable in DataLoader(dataset, self.batch_size, collate_fn=_collate_with_flags, **options):
+        loader = DataLoader(dataset, self.batch_size, collate_fn=_collate_with_flags, **options)
+        for batch, readable in load_batches(loader):
             corrupt.add(batch)
             self.readable += readable
             if any(readable):
@@ -371,6 +402,23 @@ class EvaluationBatches:
             where = f"the {self.split} split of {self.data.name}"
             raise CrateError(f"{where} has no images; use the other split or another `test_share`")
         self.corrupt = corrupt.finish()
+
+
+def load_batches(loader: Iterable[T]) -> Iterator[T]:
+    """Yield the batches of a DataLoader; an error in a worker, or its end, becomes an error of one line."""
+    batches: Any = None
+    try:
+        batches = iter(loader)
+        yield from batches
+    except CrateError as error:  # torch puts the worker's traceback before the message
+        raise CrateError(str(error).rpartition("CrateError: ")[2]) from error
+    except (RuntimeError, ConnectionError, EOFError) as error:  # a worker may end while it sends a batch
+        if isinstance(error, RuntimeError) and not re.search(r"DataLoader worker .*(killed|exited)", str(error)):
+            raise
+        with contextlib.suppress(RuntimeError, AttributeError):  # else torch would raise the error again, anywhere
+            batches._shutdown_workers()
+        advice = "use fewer workers or a smaller batch size, in case memory ran out"
+        raise CrateError(f"a process that loads data has ended: {first_line(error)}; {advice}") from error
 
 
 def _collate_with_flags(examples: Sequence[ImageExample]) -> tuple[dict[str, Any], list[bool]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from .._files import as_path
 from ..errors import CrateError
 from .image_files import read_picture
 
@@ -69,20 +72,21 @@ def load_coco(path: str | Path, split: str | None = None, limit: int | None = No
     The images are beside the file, in `images`, or in a folder with the name of the split. `limit` takes the first
     images only.
     """
-    file = _annotation_file(Path(path), split)
+    file = _annotation_file(as_path(path, "COCO"), split)
+    _check_limit(limit)
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CrateError(f"{file}: cannot be read as JSON ({error})") from error
     for key in ("images", "annotations"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
             raise CrateError(f"{file}: has no list of {key}; use annotations in COCO's format (instances_*.json)")
     if not content["images"]:
         raise CrateError(f"{file}: lists no images")
-    folder = _image_folder(file, *_fields(file, content["images"][0], "file_name"))
+    folder = _image_folder(file, str(*_fields(file, content["images"][0], "file_name")))
     images = [_coco_image(file, folder, record) for record in content["images"]]
     chosen = images[:limit]
-    missing = [image.file.name for image in chosen if not image.file.is_file()]
+    missing = [image.file.name for image in chosen if not os.path.isfile(image.file)]
     if missing:
         count = f"{len(missing)} of its {len(chosen)} images are not in {folder}"
         raise CrateError(f"{file}: {count}; the first is {missing[0]}")
@@ -93,9 +97,9 @@ def load_coco(path: str | Path, split: str | None = None, limit: int | None = No
 
 
 def _annotation_file(path: Path, split: str | None) -> Path:
-    if path.is_file():
+    if os.path.isfile(path):
         return path
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise CrateError(f"{path}: no such file or folder; use a folder in COCO's format or its .json file")
     wanted = path / "annotations" / f"instances_{split or COCO_SPLIT}.json"
     available = sorted(wanted.parent.glob("instances_*.json"))
@@ -114,7 +118,7 @@ def _image_folder(file: Path, first: str) -> Path:
     split = file.stem.removeprefix("instances_")
     folders = [folder for folder in (base / "images", base / split, base / "images" / split, base) if folder.is_dir()]
     for folder in folders:
-        if (folder / first).is_file():
+        if os.path.isfile(folder / first):
             return folder
     searched = ", ".join(map(str, dict.fromkeys(folders)))
     raise CrateError(f"{file}: its first image {first} is in none of {searched}; put the images beside the file")
@@ -137,21 +141,53 @@ def _coco_image(file: Path, folder: Path, record: Any) -> CocoImage:
 
 def _coco_object(file: Path, record: Any, sizes: Mapping[int, tuple[int, int]]) -> CocoObject:
     image, box = _fields(file, record, "image_id", "bbox")
-    if image not in sizes:
+    if not isinstance(image, int) or image not in sizes:
         raise CrateError(f"{file}: an annotation is for image {image}, which is not listed; the file is incomplete")
-    numbers = isinstance(box, list) and all(isinstance(value, (int, float)) for value in box)
-    if not numbers or len(box) != 4 or min(box[2:]) < 0:
-        raise CrateError(f"{file}: a box of image {image} must be x, y, width, height (got {box})")
+    if not _are_numbers(box) or len(box) != 4 or min(box[2:]) < 0:
+        raise CrateError(f"{file}: a box of image {image} must be x, y, width, height (got {str(box)[:60]})")
     outline = record.get("segmentation") or None
-    if isinstance(outline, list) and not all(isinstance(part, list) and len(part) >= 6 for part in outline):
-        polygons = str(outline)[:60]
-        raise CrateError(f"{file}: an outline of image {image} must be polygons x, y, x, y, … (got {polygons})")
-    if isinstance(outline, dict) and tuple(outline.get("size", ())) != sizes[image]:
-        shapes = f"{outline.get('size')}, but the image {list(sizes[image])}"
+    if isinstance(outline, dict) and outline.get("size") != list(sizes[image]):
+        shapes = f"{str(outline.get('size'))[:60]}, but the image {list(sizes[image])}"
         raise CrateError(f"{file}: a mask of image {image} has height and width {shapes}; use matching annotations")
+    if isinstance(outline, dict) and not _fills(outline.get("counts"), math.prod(sizes[image])):
+        raise CrateError(f"{file}: the run lengths of a mask of image {image} do not add up to its pixels")
+    polygons = isinstance(outline, list) and all(_are_numbers(part) and len(part) >= 6 for part in outline)
+    if not (outline is None or isinstance(outline, dict) or polygons):
+        problem = f"must be polygons x, y, x, y, … (got {str(outline)[:60]})"
+        raise CrateError(f"{file}: an outline of image {image} {problem}")
     x, y, width, height = map(float, box)
-    area = float(record.get("area", width * height))
-    return CocoObject(image, (x, y, width, height), area, outline, bool(record.get("iscrowd", 0)))
+    area = record.get("area", width * height)
+    if not _are_numbers([area]):
+        raise CrateError(f"{file}: the area of an object of image {image} must be a number (got {str(area)[:60]})")
+    return CocoObject(image, (x, y, width, height), float(area), outline, bool(record.get("iscrowd", 0)))
+
+
+def _are_numbers(values: Any) -> bool:
+    """Return whether the value is a list of numbers that a mask can have as coordinates."""
+    numbers = isinstance(values, list) and all(isinstance(value, (int, float)) for value in values)
+    return numbers and all(abs(value) < 2**31 for value in values)  # False for NaN
+
+
+def _fills(counts: Any, pixels: int) -> bool:
+    """Return whether run lengths, as a list or in COCO's code of six bits a character, cover an image exactly."""
+    if isinstance(counts, str):
+        runs, value, shift = [0, 0, 0], 0, 0  # a run is coded as the difference from the second last, from the third on
+        for code in (ord(character) - 48 for character in counts):
+            if not 0 <= code < 64 or shift > 30:
+                return False
+            value, shift = value | (code & 31) << shift, shift + 5
+            if not code & 32:  # the last part of a number; its highest bit is the sign
+                value -= (code & 16) << (shift - 4)
+                runs.append(value + (runs[-2] if len(runs) > 5 else 0))
+                value, shift = 0, 0
+        counts = None if shift else runs
+    is_list = isinstance(counts, list) and all(isinstance(run, int) and run >= 0 for run in counts)
+    return is_list and sum(counts) == pixels
+
+
+def _check_limit(limit: Any) -> None:
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise CrateError(f"`limit` must be a positive integer (got {limit!r})")
 
 
 @dataclass(frozen=True)
@@ -175,7 +211,8 @@ class VocImage:
 
 def load_voc(path: str | Path, split: str | None = None, limit: int | None = None) -> tuple[VocImage, ...]:
     """Return the segmented images of a split (default `val`); `path` is VOC2012 or a folder above it."""
-    path, split = Path(path), split or "val"
+    path, split = as_path(path, "VOC"), split or "val"
+    _check_limit(limit)
     roots = (path, *sorted(path.glob("VOC*"), reverse=True), *sorted(path.glob("VOCdevkit/VOC*"), reverse=True))
     root = next((folder for folder in roots if (folder / "ImageSets" / "Segmentation").is_dir()), None)
     if root is None:
@@ -184,12 +221,15 @@ def load_voc(path: str | Path, split: str | None = None, limit: int | None = Non
     if not file.is_file():
         known = ", ".join(sorted(entry.stem for entry in file.parent.glob("*.txt"))) or "none"
         raise CrateError(f"{path}: has no split {split!r}; its splits are {known}")
-    names = file.read_text(encoding="utf-8").split()[:limit]
+    try:
+        names = file.read_text(encoding="utf-8").split()[:limit]
+    except (OSError, ValueError) as error:
+        raise CrateError(f"{file}: cannot be read as text ({error})") from error
     if not names:
         raise CrateError(f"{file}: lists no images")
     folders = root / "JPEGImages", root / "SegmentationClass"
     images = tuple(VocImage(folders[0] / f"{name}.jpg", folders[1] / f"{name}.png") for name in names)
-    missing = [part for image in images for part in (image.file, image.label_file) if not part.is_file()]
+    missing = [part for image in images for part in (image.file, image.label_file) if not os.path.isfile(part)]
     if missing:
         raise CrateError(f"{file}: {len(missing)} of the files that it lists are missing; the first is {missing[0]}")
     return images

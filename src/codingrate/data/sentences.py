@@ -17,6 +17,7 @@ from .catalog import GLUE
 from .classes import ClassMap, match_classes
 from .columns import (
     check_texts,
+    column_array,
     common_names,
     encode_classes,
     encode_numbers,
@@ -27,7 +28,8 @@ from .columns import (
     label_indices,
     map_classes,
 )
-from .sources import check_share, choose_splits, open_splits
+from .fingerprint import Fingerprint, fingerprint, table_fingerprint
+from .sources import Seed, check_arguments, check_share, choose_splits, open_splits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -61,6 +63,18 @@ class SentenceData:
         """Number of sentences or pairs in all splits."""
         return sum(map(len, self.splits.values()))
 
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Plain values that change with the classes, the number of sentences, their order, labels or words.
+
+        Store it with a run and compare it with `describe_change` when the run is resumed.
+        """
+        splits = {
+            name: table_fingerprint(part, self.columns, column_array(part, self.label_column))
+            for name, part in self.splits.items()
+        }
+        return fingerprint(self.classes, splits)
+
     def split(self, name: str) -> Any:
         """Return a split by name; `all` stands for all of them, one after the other."""
         import datasets
@@ -88,6 +102,7 @@ class SentenceData:
         return replace(self, classes=tuple(model), **changes)
 
 
+@check_arguments
 def load_sentences(
     name: str,
     *,
@@ -96,7 +111,7 @@ def load_sentences(
     label_column: str | None = None,
     regression: bool | None = None,
     validation_share: float = 0.1,
-    split_seed: int = 0,
+    split_seed: Seed = 0,
 ) -> SentenceData:
     """Open a GLUE task (a key of `GLUE`), a local file or folder, or a hub id, looked up in this order.
 

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import csv
+import functools
+import glob
 import gzip
 import hashlib
+import inspect
 import itertools
 import json
+import math
 import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, ValidationError, validate_call
+from typing_extensions import ParamSpec
 
-from .._files import is_hub_id
-from ..errors import CrateError, unknown_name
+from .._files import as_path, is_hub_id, is_utf8
+from ..errors import CrateError, unknown_name, validation_error
 from .catalog import BUILT_IN_IMAGES, HUB_DATASETS, HubDataset, dataset_names, text_names
 
 Kind = Literal["images", "text", "sentences"]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LARGEST_INFLATION = 100
+"""Largest ratio between the inflated and the stored size of a file; what inflates further is taken as an attack."""
 
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".markdown", ".rst", ".tex", ".tokens", ".raw")
 
@@ -50,6 +60,7 @@ _SPLIT_WORDS = {
 _ABOUT = ("readme", "license", "dataset_info", "dataset_infos")  # files that describe a dataset
 _CSV = {"keep_default_na": False, "na_values": [""]}  # "None" and "NA" are words; only an empty cell is missing
 _OPTIONS: dict[str, dict[str, Any]] = {
+    ".parquet": {"batch_size": 1000},  # rows in memory at a time; by default, a row group of any size
     ".csv": _CSV,
     ".tsv": {**_CSV, "sep": "\t", "quoting": csv.QUOTE_NONE},  # GLUE's own files contain stray quotes
 }
@@ -67,24 +78,45 @@ class Splits(dict[str, Any]):
         return getattr(self[split], "_fingerprint", None) or self._version(split)
 
 
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function so that arguments of a wrong type are errors of one line."""
+    validated: Callable[..., R] = validate_call(function)
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        named = signature.bind(*args, **kwargs).arguments  # so that the error has the name of the argument
+        try:
+            return validated(**named)
+        except ValidationError as error:
+            raise CrateError(f"{function.__name__}: {validation_error(error)}") from None
+
+    return call
+
+
 def open_splits(name: str, *, kind: Kind, path: str | Path | None = None, streaming: bool = False) -> Splits:
     """Open a dataset by a short name, a local path or a hub id `owner/name`, looked up in this order.
 
     `path` is where the files of a known dataset are, if they are not to come from the hub. `./name` is always a path.
     Splits are called train, validation and test.
     """
-    known = HUB_DATASETS[kind]
+    if kind not in HUB_DATASETS:
+        raise unknown_name("kind of data", kind, HUB_DATASETS)
+    known, local = HUB_DATASETS[kind], as_path(name, "data")
+    name = os.fspath(name)
     if path is not None:
         if name not in known:
             raise CrateError(f"`path` is for {', '.join(known)}, not for {name!r}; use the path itself as the name")
-        return _open_local(Path(path).expanduser(), kind, streaming)
+        return _open_local(as_path(path, "`path`"), kind, streaming)
     if name == BUILT_IN_IMAGES and kind == "images":
         digits = _open_digits()
         return Splits({"train": digits.to_iterable_dataset(num_shards=8) if streaming else digits})
     if name in known:
         return _open_hub(name, known[name], streaming)
-    local = Path(name).expanduser()
-    if local.exists():
+    if os.path.exists(local):  # unlike Path.exists, False for a name that is too long
         return _open_local(local, kind, streaming)
     if is_hub_id(name):
         return _open_hub(name, HubDataset(name), streaming)
@@ -112,14 +144,24 @@ def choose_splits(name: str, splits: Mapping[str, Any], whole: bool = False) -> 
 
 
 def check_share(name: str, share: float) -> None:
-    """Refuse a share that is outside (0, 1]."""
-    if not 0 < share <= 1:
-        raise CrateError(f"`{name}` must lie in (0, 1] (got {share})")
+    """Refuse a share that is not a number in (0, 1]."""
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+        raise CrateError(f"`{name}` must lie in (0, 1] (got {share!r})")
 
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def read_rows(source: str, rows: Iterable[Any]) -> Iterator[Any]:
+    """Yield the rows of a dataset or stream; damage that shows only while reading becomes an error of one line."""
+    try:
+        yield from rows
+    except CrateError:
+        raise
+    except Exception as error:  # a damaged file can raise anything; the advice is the same
+        raise CrateError(f"cannot read {source}: {first_line(error.__cause__ or error)}") from error
 
 
 def file_key(paths: Iterable[Path]) -> str:
@@ -143,10 +185,10 @@ def _open_hub(name: str, source: HubDataset, streaming: bool) -> Splits:
     import datasets
 
     chosen = (source.id,) if source.config is None else (source.id, source.config)
-    load = partial(datasets.load_dataset, *chosen, streaming=streaming)
+    load = functools.partial(datasets.load_dataset, *chosen, streaming=streaming)
     try:
         splits = load() if source.splits is None else {own: load(split=hub) for own, hub in source.splits.items()}
-        return Splits(splits, partial(_hub_version, source))
+        return Splits(splits, functools.partial(_hub_version, source))
     except Exception as error:  # no network, unknown, gated or damaged: the advice is the same
         problem = f"{name!r} is not a local path and cannot be loaded from the hub"
         if name != source.id:
@@ -168,7 +210,7 @@ def _hub_version(source: HubDataset, split: str) -> str | None:
 def _open_local(path: Path, kind: Kind, streaming: bool) -> Splits:
     if path.is_file() and kind != "text" and path.suffix.lower() not in _READABLE[kind]:
         raise CrateError(f"cannot read {path} as {kind}; use a folder or one of {' '.join(_READABLE[kind])}")
-    if not path.is_file() and not path.is_dir():
+    if not os.path.isfile(path) and not os.path.isdir(path):
         raise CrateError(f"no such file or folder: {path}")
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         opened = _open_saved(path)
@@ -190,9 +232,12 @@ def _open_saved(path: Path) -> dict[str, Any]:
 
     try:
         saved = datasets.load_from_disk(str(path))
+        splits = dict(saved) if isinstance(saved, datasets.DatasetDict) else {"train": saved}
+        for dataset in splits.values():
+            dataset.data.table.validate(full=True)  # offsets out of range would end the process
+        return {split: dataset.with_format(None) for split, dataset in splits.items()}
     except Exception as error:  # a damaged file can raise anything; the advice is the same
         raise CrateError(f"cannot read the saved dataset {path}: {first_line(error)}") from error
-    return dict(saved) if isinstance(saved, datasets.DatasetDict) else {"train": saved}
 
 
 def _open_tables(files: Mapping[str, Sequence[Path]], streaming: bool) -> dict[str, Any]:
@@ -206,12 +251,32 @@ def _open_tables(files: Mapping[str, Sequence[Path]], streaming: bool) -> dict[s
     for split, paths in files.items():  # one by one: loaded together, all would get the first file's class names
         names = [str(path) for path in paths]
         try:
+            for path in paths:
+                _check_inflation(path)
             splits[split] = datasets.load_dataset(
-                TABLES[kinds[0]], data_files=names, split="train", streaming=streaming, **options
+                TABLES[kinds[0]], data_files=[*map(glob.escape, names)], split="train", streaming=streaming, **options
             )
+        except CrateError:
+            raise
         except Exception as error:  # a damaged file can raise anything; the advice is the same
             raise CrateError(f"cannot read {', '.join(names)}: {first_line(error.__cause__ or error)}") from error
     return splits
+
+
+def _check_inflation(path: Path) -> None:
+    """Refuse a table that is compressed as a whole, which `datasets` would unpack, or that would grow out of bounds."""
+    from datasets.utils.extract import Extractor
+
+    if packed := Extractor.infer_extractor_format(path):
+        raise CrateError(f"{path} is a {packed} archive, not a {path.suffix} file; unpack it first")
+    if path.suffix.lower() == ".parquet":
+        from pyarrow import parquet
+
+        metadata, size = parquet.read_metadata(path), path.stat().st_size
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        inflated = max(metadata.num_rows, sum(group.total_byte_size for group in groups))
+        if inflated > LARGEST_INFLATION * max(size, 2**20):
+            raise CrateError(f"{path} has {size:,} bytes and would grow to {inflated:,}; write it without compression")
 
 
 def _find_files(folder: Path, kind: Kind) -> dict[str, list[Path]]:
@@ -252,17 +317,43 @@ def _split_word(folder: Path, file: Path, kind: Kind) -> str | None:
 
 
 def _files_below(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
-    """Return the paths of files with one of the suffixes in a fixed order, without hidden ones."""
-    paths = []
-    for parent, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        names = sorted(name for name in files if not name.startswith(".") and name.lower().endswith(suffixes))
-        paths += [os.path.join(parent, name) for name in names]
+    """Return the paths of files with one of the suffixes in a fixed order, without hidden ones.
+
+    Links to folders are followed, but no folder is read twice.
+    """
+    paths: list[str] = []
+    waiting, seen = [folder], set()
+    while waiting:
+        parent = waiting.pop()
+        status = os.stat(parent)
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        entries = _visible(parent)
+        waiting += [Path(entry.path) for entry in reversed(entries) if entry.is_dir()]
+        for entry in entries:
+            if entry.name.lower().endswith(suffixes) and not entry.is_dir():
+                if not entry.is_file() and os.path.exists(entry.path):  # a pipe would never end
+                    raise CrateError(f"{entry.path} is not a regular file; remove it")
+                paths.append(entry.path)
     return paths
 
 
+def _visible(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what is in a folder in order of names, without hidden entries; refuse names that no table can hold."""
+    try:
+        with os.scandir(folder) as scan:
+            entries = sorted((entry for entry in scan if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    except OSError as error:
+        raise CrateError(f"cannot read {folder}: {error.strerror or error}") from error
+    for entry in entries:
+        if not is_utf8(entry.name):
+            raise CrateError(f"the name {entry.name!a} in {folder} is not UTF-8; rename the file or folder")
+    return entries
+
+
 def _subfolders(folder: Path) -> list[Path]:
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    return [Path(entry.path) for entry in _visible(folder) if entry.is_dir()]
 
 
 def _open_class_folders(root: Path) -> dict[str, Any]:
@@ -303,11 +394,18 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> tuple[Path, NDArray[n
         return None
     header, magic = struct.Struct(f">{1 + dimensions}I"), 0x800 + dimensions  # 8 stands for unsigned bytes
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        actual, *shape = header.unpack_from(raw)
-        if actual != magic:
-            raise ValueError(f"magic number {actual:#010x}, expected {magic:#010x}")
-        return path, np.frombuffer(raw, np.uint8, offset=header.size).reshape(shape)
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            actual, *shape = header.unpack(file.read(header.size))
+            if actual != magic:
+                raise ValueError(f"magic number {actual:#010x}, expected {magic:#010x}")
+            count, stored = math.prod(shape), path.stat().st_size
+            most = LARGEST_INFLATION * max(stored, 2**20) if path.suffix == ".gz" else stored
+            if count > most or 0 in shape[1:]:
+                raise ValueError(f"its header declares {' × '.join(map(str, shape))} bytes, the file has {stored}")
+            raw = file.read(count)
+            if len(raw) < count or file.read(1):
+                raise ValueError(f"it has {'fewer' if len(raw) < count else 'more'} bytes than its header declares")
+        return path, np.frombuffer(raw, np.uint8).reshape(shape)
     except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
         raise CrateError(f"cannot read {path} as an idx file: {error}; download it again") from error
 

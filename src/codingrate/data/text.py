@@ -16,10 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .._files import is_utf8
 from ..errors import CrateError, unknown_name
 from .catalog import BUILT_IN_TEXT, TEXTS
 from .columns import find_text_column
-from .sources import Splits, check_share, choose_splits, file_key, hashed, open_splits
+from .fingerprint import Fingerprint, fingerprint, text_fingerprint
+from .sources import Seed, Splits, check_arguments, check_share, choose_splits, file_key, hashed, open_splits, read_rows
 
 PYDOC_SHARE = 0.1  # share of the built-in text that is held out
 PIECE = 2**16
@@ -44,6 +46,10 @@ class Documents(ABC):
     def key(self) -> str | None:
         """Return a hash that changes when the text does, or None if that cannot be known."""
 
+    def size(self) -> int | None:
+        """Return the size of the source in bytes or rows if it is known without reading it."""
+        return None
+
     def __iter__(self) -> Iterator[str]:
         parts: list[str] = []
         for text, end in self.pieces():
@@ -51,6 +57,14 @@ class Documents(ABC):
             if end:
                 yield "".join(parts)
                 parts = []
+
+
+def check_text(text: Any) -> None:
+    """Refuse what is not a text, or has lone surrogates, which cannot be encoded."""
+    if not isinstance(text, str):
+        raise CrateError(f"a document must be a string (got {text!r:.40}, a {type(text).__name__})")
+    if not is_utf8(text):
+        raise CrateError(f"a document has a lone surrogate, which UTF-8 cannot encode: {text!a:.40}")
 
 
 class TextDocuments(Documents):
@@ -61,9 +75,12 @@ class TextDocuments(Documents):
 
     def pieces(self) -> Iterator[Piece]:
         for text in self.texts:
+            check_text(text)
             yield from _whole([text])
 
     def key(self) -> str:
+        for text in self.texts:
+            check_text(text)
         return hashed(*self.texts)
 
 
@@ -74,12 +91,15 @@ class RowDocuments(Documents):
         self.dataset, self.column, self.version = dataset, column, version
 
     def pieces(self) -> Iterator[Piece]:
-        for batch in self.dataset.select_columns([self.column]).iter(batch_size=_ROWS):
+        rows = self.dataset.select_columns([self.column]).iter(batch_size=_ROWS)
+        for batch in read_rows(f"column {self.column!r}", rows):
             for text in batch[self.column]:
-                if isinstance(text, str):
+                if text is not None:
+                    check_text(text)
                     yield from _whole([text])
-                elif text is not None:
-                    raise CrateError(f"column {self.column!r} has a {type(text).__name__}, not text: {text!r:.40}")
+
+    def size(self) -> int | None:
+        return len(self.dataset) if hasattr(self.dataset, "__len__") else None
 
     def key(self) -> str | None:
         version = self.version()
@@ -116,6 +136,9 @@ class DocumentSplit(Documents):
             index += end
             while next_held < index:
                 next_held = next(held)
+
+    def size(self) -> int | None:
+        return self.documents.size()
 
     def key(self) -> str | None:
         key = self.documents.key()
@@ -189,6 +212,9 @@ class FileDocuments(Documents):
     def pieces(self) -> Iterator[Piece]:
         for span in self.spans:
             yield from SEPARATE[self.separate](span.read())
+
+    def size(self) -> int:
+        return sum(span.path.stat().st_size for span in self.spans)
 
     def key(self) -> str:
         bounds = [[span.start, span.end] for span in self.spans]
@@ -266,6 +292,16 @@ class TextData:
     whole: bool = False
     """Whether `validation` is all of the text, because the source has no splits and none was held out."""
 
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Plain values that change with the text or its splits; of long texts, the beginning and the size count.
+
+        Store it with a run and compare it with `describe_change` when the run is resumed.
+        """
+        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        parts = {name: documents for name, documents in splits.items() if documents is not None}
+        return fingerprint(None, {name: text_fingerprint(part.pieces(), part.size()) for name, part in parts.items()})
+
     def split(self, name: str) -> Documents:
         """Return a split by name; `all` stands for all of them, one after the other."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
@@ -279,6 +315,7 @@ class TextData:
         return documents
 
 
+@check_arguments
 def load_text(
     name: str,
     *,
@@ -286,7 +323,7 @@ def load_text(
     text_column: str | None = None,
     separate: str = "document",
     validation_share: float | None = None,
-    split_seed: int = 0,
+    split_seed: Seed = 0,
     streaming: bool = False,
 ) -> TextData:
     """Open a text by a short name (`text_names()`), a local path or a hub id `owner/name`, looked up in this order.

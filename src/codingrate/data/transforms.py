@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from ..errors import CrateError
 from .augment import Augment, Views, view_augments
 
 _TRIES = 10  # random boxes drawn before the center is taken
+_LONGEST = 16  # aspect ratio beyond which only the middle of an image is resized for a center crop
 
 
 class EpochGenerators:
@@ -61,6 +62,9 @@ def random_box(
 
 def _center_crop(image: Image.Image, augment: Augment) -> Image.Image:
     """Resize the short side to `size · ratio` and cut the middle square; round down, as image processors do."""
+    longest = _LONGEST * min(image.size)
+    if max(image.size) > longest:  # a file of 2 × 65535 pixels would need gigabytes
+        image = ImageOps.fit(image, (min(image.width, longest), min(image.height, longest)))
     size, (width, height) = augment.image_size, image.size
     short = max(round(size * augment.evaluation_ratio), size)
     width, height = (short, int(height * short / width)) if width <= height else (int(width * short / height), short)

@@ -6,11 +6,12 @@ from .distillation import CrateForSelfDistillation
 from .language import CrateForCausalLM, CrateForMaskedLM, CrateForSequenceClassification
 from .loading import load_model, transfer_body
 from .presets import build_config, create_model, list_models
+from .pretrained import pretrained_folder, pretrained_names
 from .released import load_released
 
 __all__ = [
     "CrateConfig", "CrateForCausalLM", "CrateForImageClassification", "CrateForMaskedAutoencoding", "CrateForMaskedLM",
     "CrateForSelfDistillation", "CrateForSequenceClassification", "CrateModel", "CratePreTrainedModel",
     "CrateTextModel", "build_config", "create_model", "eval_mode", "list_models", "load_model", "load_released",
-    "transfer_body",
+    "pretrained_folder", "pretrained_names", "transfer_body",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -15,7 +16,7 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 
 from ..errors import CrateError
-from ..operators import TSSA, DictionarySparsifier, OutputProjection, OvercompleteDictionary
+from ..operators import TSSA, DictionarySparsifier, OutputProjection, OvercompleteDictionary, SubspaceAttention
 from .cache import LayerCache, cached_attention_mask, cached_length, packed_attention_mask, use_projection_layers
 from .config import CrateConfig
 from .embedding import PatchEmbedding, PositionTable, TextEmbedding
@@ -74,6 +75,8 @@ class CratePreTrainedModel(PreTrainedModel):
         elif isinstance(module, (DictionarySparsifier, OvercompleteDictionary, Synthesis)):
             for dictionary in module.parameters(recurse=False):
                 init.kaiming_uniform_(dictionary)
+        elif isinstance(module, SubspaceAttention) and module.metric is not None:
+            init.copy_(module.metric, torch.eye(module.spec.head_dim).expand_as(module.metric))
         elif isinstance(module, TSSA):
             init.ones_(module.temperature)
             if module.position_bias is not None:
@@ -133,6 +136,14 @@ class CratePreTrainedModel(PreTrainedModel):
         transformers' Trainer passes the number of labels of all the batches of an optimizer step, on all processes, as
         `num_items_in_batch`. The loss is then the part that this batch adds to the mean over all of them.
         """
+        try:
+            return self._mean_loss(function, logits, labels, num_items_in_batch)
+        except (IndexError, ValueError) as error:  # PyTorch finds a bad label without waiting for a GPU
+            raise CrateError(f"labels do not fit logits {tuple(logits.shape)}: {error}") from error
+
+    def _mean_loss(
+        self, function: Callable[..., Tensor], logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None
+    ) -> Tensor:
         if num_items_in_batch is None:
             return self.regularized(function(logits, labels))
         count = torch.as_tensor(num_items_in_batch, device=logits.device)
@@ -183,6 +194,15 @@ class CratePreTrainedModel(PreTrainedModel):
         """
         frozen = 0 if only_trainable else sum(b.numel() for name, b in self.named_buffers() if name != "center")
         return int(super().num_parameters(only_trainable, exclude_embeddings)) + frozen
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load weights and config from a folder or a hub id; a run folder is refused with the call that opens it."""
+        folder = Path(str(pretrained_model_name_or_path))
+        if (folder / "recipe.yaml").is_file() and not (folder / "config.json").is_file():
+            raise CrateError(f"{folder}: is a run folder; codingrate.load({str(folder)!r}) loads its model")
+        kwargs.setdefault("trust_remote_code", False)  # or transformers would ask, and run code after a "y"
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save weights and config, and for vision models the image processor that pipelines look for."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import pickletools
 import re
 import warnings
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -24,7 +26,46 @@ Report = Callable[[str], None]
 
 _WRAPPERS = ("state_dict", "model")
 """Keys under which training scripts store the weights, beside optimizer, epoch and the like."""
+_LARGEST_TEXT = 64 * 2**20  # bytes of a JSON file or of a pickle without its tensors; real ones have less than 10 MB
 _PREFIXES = ("module.", "_orig_mod.")  # prefixes that data-parallel training and compilation add to every key
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds a mapping, such as config.json; a damaged file raises an error of one line."""
+    try:
+        if path.stat().st_size > _LARGEST_TEXT:
+            raise ValueError(f"it is larger than {_LARGEST_TEXT // 2**20} MB")
+        contents = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CrateError(f"{path.name} cannot be read ({error.strerror or error})") from error
+    except (ValueError, RecursionError) as error:
+        raise CrateError(f"{path.name} cannot be read ({error}); save the model again") from error
+    if not isinstance(contents, dict):
+        raise CrateError(f"{path.name} cannot be read (it holds a {type(contents).__name__}); save the model again")
+    return contents
+
+
+def read_folder(folder: Path, *others: str) -> dict[str, Tensor]:
+    """Read every tensor of a folder: from model.safetensors, from its shards, or else from the first of `others`."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        names = ("model.safetensors", *others)
+        file = next((folder / name for name in names if (folder / name).is_file()), None)
+        if file is None:
+            raise CrateError(f"holds no weights; expected {' or '.join(names)}")
+        return _read_named(file)
+    shards = read_json(index).get("weight_map")
+    if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):
+        raise CrateError(f"{index.name} has no weight_map of tensors to files; save the model again")
+    files = sorted({Path(name).name for name in shards.values()})  # files of this folder, never of another one
+    return {key: tensor for file in files for key, tensor in _read_named(folder / file).items()}
+
+
+def _read_named(file: Path) -> dict[str, Tensor]:
+    try:
+        return read_tensors(file)
+    except CrateError as error:
+        raise CrateError(f"{file.name} {error}") from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -37,15 +78,23 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         if not path.is_file():
             raise CrateError("no such file")
-        contents = load_file(path, device="cpu") if path.suffix == ".safetensors" else _read_torch(path)
-    except SafetensorError as error:
-        raise CrateError("is truncated or not a safetensors file; download it again") from error
+        contents = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+        tensors = _unwrap(contents)
+        _check_size(tensors, path.stat().st_size)
     except OSError as error:
         raise CrateError(f"cannot be read ({error.strerror or error})") from error
-    tensors = _unwrap(contents)
     while prefix := next((p for p in _PREFIXES if all(key.startswith(p) for key in tensors)), None):
         tensors = {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
     return tensors
+
+
+def _read_safetensors(path: Path) -> object:
+    try:
+        return load_file(path, device="cpu")
+    except OSError:
+        raise
+    except Exception as error:  # a header of garbage may raise anything
+        raise CrateError("is truncated or not a safetensors file; download it again") from error
 
 
 def _read_torch(path: Path) -> object:
@@ -54,19 +103,70 @@ def _read_torch(path: Path) -> object:
     zipped = start == b"PK\x03\x04"  # the format of PyTorch since 1.6, the only one that can be mapped
     bare = start[:1] == b"\x80" and start[1:2] > b"\x02"  # written by pickle itself, not by torch.save
     try:
+        if zipped:
+            _check_archive(path)
+        else:
+            with path.open("rb") as file:
+                for _ in range(4):  # magic number, version, system, contents
+                    _check_pickle(file)
         # Training files of the MAE convention contain their command line, a Namespace: attributes without behavior.
         with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except CrateError:
+        raise
     except Exception as error:  # an unpickler that reads garbage may raise anything
         code = re.search(r"GLOBAL (\S+)", str(error))
-        if code or bare or "TorchScript" in str(error):
-            kind = code[1] if code else "a bare pickle" if bare else "TorchScript"
-            raise CrateError(
-                f"holds more than tensors ({kind}), which could run code, and was not opened; re-save it as a plain "
-                "state dict (torch.save(model.state_dict(), …)) or as safetensors"
-            ) from error
+        if code or bare:
+            raise _code_error(code[1] if code else "a bare pickle") from error
         raise CrateError("is truncated or not a PyTorch checkpoint; download it again") from error
+
+
+def _code_error(kind: str) -> CrateError:
+    return CrateError(
+        f"holds more than tensors ({kind}), which could run code, and was not opened; re-save it as a plain "
+        "state dict (torch.save(model.state_dict(), …)) or as safetensors"
+    )
+
+
+def _check_archive(path: Path) -> None:
+    """Raise an error for an archive whose entries would take more memory than the file has bytes, or for TorchScript.
+
+    `torch.save` never compresses, so a compressed entry can only be a decompression bomb.
+    """
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if any(entry.filename.endswith("constants.pkl") for entry in entries):
+            raise _code_error("TorchScript")
+        plain = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+        if not plain or sum(entry.file_size for entry in entries) > path.stat().st_size:
+            raise CrateError("is a compressed archive, which torch.save never writes, and was not opened")
+        for entry in entries:
+            if entry.filename.endswith(".pkl"):
+                if entry.file_size > _LARGEST_TEXT:
+                    raise CrateError(f"{entry.filename} has {entry.file_size} bytes, too many for a list of tensors")
+                with archive.open(entry) as file:
+                    _check_pickle(file)
+
+
+def _check_pickle(file: IO[bytes]) -> None:
+    """Raise an error if a pickle calls what PyTorch allows, but what can fill the memory from a few bytes."""
+    for opcode, argument, _ in pickletools.genops(file):
+        if opcode.name == "GLOBAL" and str(argument).split()[-1] in ("bytearray", "encode"):
+            raise _code_error(str(argument).replace(" ", "."))
+
+
+def _check_size(tensors: Mapping[str, Tensor], stored: int) -> None:
+    """Raise an error if tensors declare far more numbers than the file stores, such as by strides of zero.
+
+    Tied weights may be listed several times.
+    """
+    dense = {key: tensor for key, tensor in tensors.items() if tensor.layout is torch.strided}
+    sizes = {key: tensor.numel() * tensor.element_size() for key, tensor in dense.items()}
+    if sum(sizes.values()) > 4 * stored:
+        largest = max(sizes, key=lambda key: sizes[key])
+        shape = tuple(tensors[largest].shape)
+        raise CrateError(f"{largest} has shape {shape}, but the whole file has only {stored} bytes; it is damaged")
 
 
 def _unwrap(contents: object) -> dict[str, Tensor]:
@@ -158,7 +258,7 @@ def _value(source: Source, tensors: Mapping[str, Tensor], shape: torch.Size) -> 
     """
     if not source.keys:
         return torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
-    parts = [_float32(key, tensors[key]) for key in source.keys]
+    parts = [to_float32(key, tensors[key]) for key in source.keys]
     value = parts[0] if len(parts) == 1 else torch.cat(parts)
     expected = (1,) * (source.axes - len(shape)) + tuple(shape)
     convolution = len(shape) == 2 and value.ndim == 4
@@ -174,7 +274,7 @@ def _value(source: Source, tensors: Mapping[str, Tensor], shape: torch.Size) -> 
     return (value.mT if source.transposed and value.ndim == 2 else value).reshape(shape).contiguous()
 
 
-def _float32(name: str, tensor: Tensor) -> Tensor:
+def to_float32(name: str, tensor: Tensor) -> Tensor:
     """Copy a stored tensor to float32; raise an error if it is not a dense tensor of finite numbers."""
     if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.is_meta:
         raise CrateError(f"{name} is {tensor.dtype}, {tensor.layout} on {tensor.device}; expected plain numbers")

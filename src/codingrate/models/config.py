@@ -5,25 +5,63 @@ Annotations are not postponed here, because `strict` reads the types of the fiel
 
 import dataclasses
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
+import torch
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from ..errors import CrateError, unknown_name
 from ..operators import ATTENTION, SPARSIFIERS, AttentionSpec, SparsifierSpec
 
-_COUNTS = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_channels", "expansion",
-    "projection_hidden", "projection_bottleneck", "prototypes",
-)  # fmt: skip
+_LIMITS = {
+    "hidden_size": (1, 2**16), "num_hidden_layers": (1, 1000), "num_attention_heads": (1, 2**12),
+    "head_dim": (1, 2**16), "expansion": (1, 2**10), "patch_size": (1, 2**12), "num_channels": (1, 2**12),
+    "decoder_layers": (1, 1000), "projection_hidden": (1, 2**20), "projection_bottleneck": (1, 2**20),
+    "prototypes": (1, 2**24), "num_labels": (0, 2**20), "vocab_size": (1, 2**24), "type_vocab_size": (0, 2**16),
+    "max_position_embeddings": (1, 2**22), "number of patches": (1, 2**20),
+}  # fmt: skip
+"""Smallest and largest value of each count. The largest are far above those of any real model: a file that declares
+more is damaged, or is meant to fill the memory."""
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **{name: (lambda value: value >= 1, "be at least 1") for name in _COUNTS},
+    **{
+        name: (lambda value: 0 <= value <= 1e6, "be at least 0 and at most 1e6")
+        for name in ("step_size", "sparsity", "prox_alpha", "orthogonality_weight", "initializer_range")
+    },
+    **{
+        name: (lambda value: 0 < value <= 1, "be above 0 and at most 1") for name in ("layer_norm_eps", "head_norm_eps")
+    },
+    "attention_scale": (lambda value: value is None or abs(value) <= 1e6, "lie between -1e6 and 1e6"),
+    "coding_precision": (lambda value: 1e-6 <= value <= 1e6, "lie between 1e-6 and 1e6"),
+    "interpolate_offset": (lambda value: 0 <= value <= 1, "lie between 0 and 1"),
     "dropout": (lambda value: 0 <= value < 1, "be at least 0 and below 1"),
     "mask_ratio": (lambda value: 0 < value < 1, "lie between 0 and 1"),
-    "position_scale": (lambda value: value > 0, "be above 0; positions='none' leaves positions out"),
+    "position_scale": (lambda value: 0 < value <= 1e6, "be above 0; positions='none' leaves positions out"),
 }
+_REFUSED = ("auto_map", "quantization_config", "per_layer_config")
+"""Settings of transformers that run code of the model's folder, or that no model of this package has."""
+_DTYPES = (None, torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value!r:.60}"
+    except ValueError:  # Python does not print integers of thousands of digits
+        return "a number of thousands of digits"
+
+
+def check_limits(fields: Mapping[str, Any]) -> None:
+    """Raise an error if a count in `fields` is not a whole number within its limits; None stands for a default."""
+    for name, (low, high) in _LIMITS.items():
+        value = fields.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise CrateError(f"{name} is {_shown(value)}; it must be a whole number")
+        if not low <= value <= high:
+            bound = f"at least {low}" if value < low else f"at most {high}"
+            raise CrateError(f"{name} is {value!s:.20}; it must be {bound}")
 
 
 _VISION_FIELDS = frozenset({
@@ -83,6 +121,9 @@ class CrateConfig(PreTrainedConfig):
     """Activation of `mlp`: GELU, or its approximation by a tanh, which GPT-2 uses."""
     attention_scale: float | int | None = None
     """Factor inside the softmax. Default: p^-½ (pseudocode, released code), for `mssa-tied` 1 (equations)."""
+    subspace_metric: bool = False
+    """Whether the scores of `mssa` and `mssa-tied` are measured in a learned metric of each subspace, W M Wᵀ. This is
+    not in the paper; docs/language.md explains it."""
     coding_precision: float | int = 0.5
     """ε of β = p/(nε²) in `mssa-tied`."""
     projection_bias: bool = False
@@ -109,8 +150,9 @@ class CrateConfig(PreTrainedConfig):
     """LayerNorm before and after the patch projection (pseudocode of the classifier)."""
     class_token: bool = True
     """Whether to prepend a class token."""
-    positions: Literal["learned", "sinusoidal", "none"] = "learned"
-    """Position table: trained, or frozen sines and cosines (two-dimensional for images)."""
+    positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
+    """Position table: trained, or frozen sines and cosines (two-dimensional for images). Rotary positions (text only)
+    have no table: each layer rotates queries and keys by their positions."""
     position_scale: float | int = 1.0
     """Amplitude of sinusoidal positions. At 1 they dominate word embeddings, which start at N(0, 0.02²). For small text
     models use about three times `initializer_range`."""
@@ -189,8 +231,17 @@ class CrateConfig(PreTrainedConfig):
         for key in kwargs.keys() - self.attribute_map:  # transformers keeps unknown fields; refuse a misspelled one
             if difflib.get_close_matches(key, type(self).field_names(), n=1, cutoff=0.85):
                 raise unknown_name("config field", key, type(self).field_names())
-        super().__post_init__(**kwargs)
-        self.architectures = self.architectures or []  # an Auto class of several models iterates over them
+            if key in _REFUSED or callable(getattr(type(self), key, None)) or key.startswith("__"):
+                raise CrateError(f"{key} is not supported in a config of these models; remove it")
+        check_limits({"num_labels": kwargs.get("num_labels")})  # before transformers names every label
+        try:
+            super().__post_init__(**kwargs)
+        except (AttributeError, OverflowError, TypeError, ValueError) as error:  # a value of the wrong type or form
+            raise CrateError(f"the config cannot be used ({error})") from error
+        names = [] if self.architectures is None else self.architectures
+        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+            raise CrateError(f"architectures is {_shown(names)}; it must be a list of names")
+        self.architectures = list(names)  # an Auto class of several models iterates over them
         self.check()
 
     @classmethod
@@ -207,9 +258,11 @@ class CrateConfig(PreTrainedConfig):
         """Raise an error of one line if no model can be built from this config."""
         ATTENTION.check(self.attention)
         SPARSIFIERS.check(self.sparsifier)
+        check_limits(vars(self))
         for name, (valid, words) in _RANGES.items():
             if not valid(getattr(self, name)):
-                raise CrateError(f"{name} is {getattr(self, name)}; it must {words}")
+                raise CrateError(f"{name} is {_shown(getattr(self, name))}; it must {words}")
+        self._check_names()
         if not isinstance(self.image_size, int) and len(self.image_size) != 2:
             raise CrateError(f"image_size is {self.image_size}; give one side, or height and width")
         d, K, p, vision = self.hidden_size, self.num_attention_heads, self.subspace_dim, self.modality == "vision"
@@ -226,6 +279,12 @@ class CrateConfig(PreTrainedConfig):
             raise CrateError(f"position_offset is {self.position_offset}; it must be a row of the position table")
         if self.position_offset and self.causal:
             raise CrateError("position_offset is for masked models; a causal model counts from 0")
+        if self.positions == "rotary" and (vision or p % 2 or self.attention == "tssa"):
+            raise CrateError(
+                "positions 'rotary' need modality='text', an even head_dim and another attention than 'tssa'"
+            )
+        if self.subspace_metric and self.attention not in ("mssa", "mssa-tied"):
+            raise CrateError(f"subspace_metric needs attention 'mssa' or 'mssa-tied', not {self.attention!r}")
         if self.positions == "sinusoidal" and d % (4 if vision else 2):
             raise CrateError(f"sinusoidal positions need an even split of hidden_size {d}; use a multiple of 4")
         if self.scaled_output_init and self.initializer != "normal":
@@ -234,8 +293,36 @@ class CrateConfig(PreTrainedConfig):
             if side % self.patch_size or side < 1:
                 fit = side // self.patch_size * self.patch_size or self.patch_size
                 raise CrateError(f"image_size {side} is not divisible by patch_size {self.patch_size}; use {fit}")
+        check_limits({"number of patches": self.num_patches if vision else None})
         if vision and self.pooling == "class" and not self.class_token:
             raise CrateError("pooling 'class' needs class_token=True; use pooling='mean'")
+
+    def _check_names(self) -> None:
+        """Check what a config names: the dtype, the attention function, labels, and special tokens."""
+        if self.dtype not in _DTYPES:
+            raise CrateError(f"dtype is {self.dtype!r:.60}; use float32, float64, float16 or bfloat16")
+        if self._attn_implementation not in (None, "sdpa", "eager"):
+            raise CrateError(
+                f"attn_implementation is {self._attn_implementation!r:.60}; use 'sdpa' or 'eager', because the "
+                "attention of these models is chosen by the config field `attention`"
+            )
+        labels, ids = ({} if value is None else value for value in (self.id2label, self.label2id))
+        check_limits({"num_labels": len(labels)})
+        named = isinstance(ids, dict) and all(isinstance(name, str) for name in (*labels.values(), *ids))
+        if not (
+            named
+            and sorted(labels) == list(range(len(labels)))
+            and all(isinstance(index, int) and index in labels for index in ids.values())
+        ):
+            raise CrateError(f"id2label must name the labels 0 to {len(labels) - 1}, and label2id lead back to them")
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id") if self.modality == "text" else ():
+            value = getattr(self, name)
+            for index in value if isinstance(value, list) else [] if value is None else [value]:
+                if index < 0:
+                    raise CrateError(f"{name} is {_shown(index)}; it must be at least 0")
+                if index >= self.vocab_size:
+                    more = f"set vocab_size to {index + 1} or more" if index < 2**24 else "give another id"
+                    raise CrateError(f"{name} is {_shown(index)}, but the model has only {self.vocab_size} ids; {more}")
 
     @property
     def subspace_dim(self) -> int:
@@ -276,6 +363,7 @@ class CrateConfig(PreTrainedConfig):
             dim=self.hidden_size, heads=self.num_attention_heads, head_dim=self.subspace_dim, causal=self.causal,
             scale=self.attention_scale, eps=self.coding_precision, projection_bias=self.projection_bias,
             output_bias=self.output_bias, orthonormal=self.orthogonality == "parametrize", dropout=self.dropout,
+            rotary=self.positions == "rotary", metric=self.subspace_metric,
             max_tokens=self.max_position_embeddings if self.modality == "text" else 0,
         )  # fmt: skip
 

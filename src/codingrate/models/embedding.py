@@ -139,6 +139,16 @@ class PatchEmbedding(nn.Module):
         return patchify(pixels.to(dtype), patch), (height // patch, width // patch)
 
 
+def _look_up(name: str, table: nn.Module, *arguments: Any) -> Tensor:
+    """Read rows of a table; an id that it does not have is an error of one line, except on a GPU, which would wait."""
+    try:
+        rows: Tensor = table(*arguments)
+    except IndexError as error:
+        count = len(table.weight) if isinstance(table.weight, Tensor) else 0
+        raise CrateError(f"{name} holds an id that the table of {count} rows does not have") from error
+    return rows
+
+
 class TextEmbedding(nn.Module):
     """Token ids to tokens: f^embed(X) + E_pos (paper 4.1.4), with RoBERTa's token types and LayerNorm by config."""
 
@@ -147,7 +157,7 @@ class TextEmbedding(nn.Module):
         self.config = config
         d = config.hidden_size
         self.words = nn.Embedding(config.vocab_size, d)
-        self.positions = PositionTable(config) if config.positions != "none" else None
+        self.positions = PositionTable(config) if config.positions not in ("none", "rotary") else None
         self.types = nn.Embedding(config.type_vocab_size, d) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(d, eps=config.head_norm_eps) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
@@ -168,10 +178,10 @@ class TextEmbedding(nn.Module):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise CrateError("pass either input_ids or inputs_embeds")
-        if input_ids is not None and (input_ids.ndim != 2 or input_ids.is_floating_point()):
+        if input_ids is not None and (input_ids.ndim != 2 or input_ids.dtype not in (torch.int64, torch.int32)):
             kind = f"{input_ids.dtype} of shape {tuple(input_ids.shape)}"
             raise CrateError(f"input_ids is {kind}; expected ids (batch, n)")
-        tokens = self.words(input_ids) if inputs_embeds is None else inputs_embeds
+        tokens = _look_up("input_ids", self.words, input_ids) if inputs_embeds is None else inputs_embeds
         length = tokens.shape[1]
         if position_ids is None and isinstance(past_length, int) and past_length + length > self.config.max_tokens:
             offset = self.config.position_offset
@@ -182,10 +192,10 @@ class TextEmbedding(nn.Module):
         if self.positions is not None:
             if position_ids is None:
                 position_ids = self.count_positions(input_ids, attention_mask, tokens, past_length)
-            tokens = self.positions(tokens, position_ids)
+            tokens = _look_up("position_ids", self.positions, tokens, position_ids)
         if self.types is not None:
             types = tokens.new_zeros(tokens.shape[:2], dtype=torch.long) if token_type_ids is None else token_type_ids
-            tokens = tokens + self.types(types)
+            tokens = tokens + _look_up("token_type_ids", self.types, types)
         return self.dropout(self.norm(tokens))
 
     def count_positions(

@@ -6,17 +6,16 @@ an error with the name that it has in config.json.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 
 from ..errors import CrateError, unknown_name
 from .base import CratePreTrainedModel
-from .checkpoint_file import ImportPlan, Report, build_imported, read_tensors, renamed
+from .checkpoint_file import ImportPlan, Report, build_imported, read_folder, read_json, renamed
+from .config import check_limits
 from .presets import BLACK_BOX
 
 _ACTIVATIONS = {  # name in transformers: ours
@@ -54,45 +53,27 @@ _ROBERTA_LAYER = {
 
 def load_foreign(folder: Path, report: Report) -> CratePreTrainedModel:
     """Load the GPT-2 or RoBERTa in a folder (config.json and weights) as a twin in float32 and eval mode."""
-    config, tensors = _read_config(folder), _read_weights(folder)
+    config, tensors = _read_config(folder), read_folder(folder, "pytorch_model.bin")
     return build_imported(_PLANS[config.model_type](config, tensors, report), tensors, report)
 
 
 def _read_config(folder: Path) -> Any:
     """Read config.json, with the defaults of the config class of transformers."""
-    try:
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        kind = settings.get("model_type")
-    except FileNotFoundError:
-        kind = "crate"
-    except (OSError, ValueError, AttributeError) as error:
-        raise CrateError(f"config.json cannot be read ({error})") from error
+    file = folder / "config.json"
+    settings = read_json(file) if file.is_file() else {"model_type": "crate"}
+    kind = settings.get("model_type")
     if kind == "crate":
         raise CrateError("is a folder; give the file, or open a saved model by from_pretrained")
-    if kind not in _PLANS:
+    if "auto_map" in settings:
+        raise CrateError("config.json names code to run (auto_map); remove the entry to load the weights without it")
+    if kind not in list(_PLANS):
         raise unknown_name("model_type", kind, _PLANS)
     from transformers import CONFIG_MAPPING
 
     try:
         return CONFIG_MAPPING[kind].from_dict(settings)
-    except (StrictDataclassError, TypeError, ValueError) as error:
+    except Exception as error:  # a setting of the wrong type may raise anything
         raise CrateError(f"config.json: {error}") from error
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read every tensor of the folder, from one file or from shards."""
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        names = ("model.safetensors", "pytorch_model.bin")
-        file = next((folder / name for name in names if (folder / name).is_file()), None)
-        if file is None:
-            raise CrateError(f"holds no weights; expected {' or '.join(names)}")
-        return read_tensors(file)
-    try:
-        shards = sorted({Path(name).name for name in json.loads(index.read_text())["weight_map"].values()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CrateError(f"{index.name} cannot be read ({error})") from error
-    return {key: tensor for shard in shards for key, tensor in read_tensors(folder / shard).items()}
 
 
 def _common_fields(config: Any, dropout: tuple[str, ...], eps: float, report: Report) -> dict[str, Any]:
@@ -102,6 +83,7 @@ def _common_fields(config: Any, dropout: tuple[str, ...], eps: float, report: Re
     for name, only in _REQUIRED.items():
         if (value := getattr(config, name, only)) != only:
             raise CrateError(f"config.json: {name} is {value!r}; a twin has {only!r} only")
+    check_limits({name: getattr(config, name) for name in _SAME})  # before names of parameters are listed by layer
     if activation not in _ACTIVATIONS:
         raise CrateError(f"config.json: activation {activation!r} has no twin; known: {', '.join(_ACTIVATIONS)}")
     if inner is not None and inner % d:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor
+from transformers import GenerationConfig
 
 from .._files import atomic_folder
 from ..errors import CrateError
-from .base import CrateModel, CratePreTrainedModel
-from .checkpoint_file import join_names
+from .base import CrateModel, CratePreTrainedModel, CrateTextModel
+from .checkpoint_file import join_names, read_folder, read_json
 from .classifier import CrateForImageClassification
 from .config import CrateConfig
-from .presets import build_config
+from .presets import build_config, model_class
 from .released import load_released
 
 _NOT_INHERITED = {"architectures", "transformers_version", "dtype", "problem_type"}
@@ -28,34 +30,116 @@ _SAVED = re.compile(
     r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt|chat_template\.jinja|README\.md"
 )
 """Files that saving a model writes, and that a later save may replace."""
+_SETTINGS = ("config.json", "generation_config.json", "preprocessor_config.json", "tokenizer_config.json")
+_PRECISIONS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def load_model(source: str | Path) -> CratePreTrainedModel:
-    """Load a model in eval mode from a released checkpoint file, a folder that `save_pretrained` wrote, or a hub id."""
-    from transformers import AutoConfig
-    from transformers.utils import logging
+    """Load a model in eval mode from a released checkpoint file, a folder that `save_pretrained` wrote, or a hub id.
 
-    from .. import models
-
+    Nothing in a file is ever run: a config that names code raises an error, and weights are read from safetensors.
+    """
     path = Path(source)
     if path.is_file():
         return load_released(path)
-    if path.is_dir() and not (path / "config.json").is_file():
-        raise CrateError(f"{path}: holds no saved model; give a folder that save_pretrained wrote")
+    folder = path if path.is_dir() else _download(str(source))
     try:
-        config = AutoConfig.from_pretrained(str(source))
-    except (OSError, ValueError) as error:
-        if path.is_dir():
-            raise CrateError(f"{path / 'config.json'}: the file cannot be read; save the model again") from error
+        return _load_folder(folder)
+    except CrateError as error:
+        raise CrateError(f"{source}: {error}") from error
+
+
+def _download(source: str) -> Path:
+    """Download the files of a model on the hub that `_load_folder` reads, or find them in the cache."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(source, allow_patterns=[*_SETTINGS, "model*.safetensors", "model*.json"]))
+    except Exception as error:  # no valid id, no network, no such model: the advice is the same
         raise CrateError(f"{source}: is no checkpoint file, saved model or reachable hub id") from error
-    name = (config.architectures or [None])[0]
-    if config.model_type != CrateConfig.model_type or name not in models.__all__:
-        raise CrateError(f"{source}: holds a {config.model_type} model ({name}), not one of this package")
-    with ExitStack() as stack:
-        if path.is_dir() and logging.is_progress_bar_enabled():  # a download deserves a bar, a local file does not
-            logging.disable_progress_bar()
-            stack.callback(logging.enable_progress_bar)
-        return getattr(models, name).from_pretrained(str(source))
+
+
+def _load_folder(folder: Path) -> CratePreTrainedModel:
+    """Load a saved model without transformers' `from_pretrained`, which may run code and fills in missing weights."""
+    if not (folder / "config.json").is_file():
+        raise CrateError("holds no saved model; give a folder that save_pretrained wrote")
+    for name in _SETTINGS:
+        if (folder / name).is_file() and "auto_map" in read_json(folder / name):
+            raise CrateError(f"{name} names code to run (auto_map), which is never run; remove the entry")
+    settings = read_json(folder / "config.json")
+    names = settings.get("architectures")
+    architecture = names[0] if isinstance(names, list) and names else names
+    if settings.get("model_type") != CrateConfig.model_type or architecture not in _architectures():
+        raise CrateError(f"holds a {settings.get('model_type')} model ({architecture}), not one of this package")
+    try:
+        with torch.device("meta"):
+            model = model_class(architecture)(CrateConfig.from_dict(settings))
+    except StrictDataclassError as error:
+        raise CrateError(f"config.json: {error}") from error
+    if isinstance(model, CrateTextModel):
+        model.expect_modality(model.config, "text")
+    load_weights(model, read_folder(folder), cast("torch.dtype | None", model.config.dtype))
+    model.config.dtype = model.dtype
+    model.config.name_or_path = str(folder)
+    if model.can_generate() and (folder / "generation_config.json").is_file():
+        model.generation_config = _read_generation_config(folder / "generation_config.json", model.config.vocab_size)
+    return model.eval()
+
+
+def _read_generation_config(file: Path, vocab_size: int) -> GenerationConfig:
+    """Read settings of `generate`, which transformers would check, if at all, when a text is generated."""
+    settings = read_json(file)
+    for name, value in settings.items():
+        numbers = value if isinstance(value, list) else [value]
+        if name.endswith("_token_id"):
+            valid = all(number is None or (type(number) is int and 0 <= number < vocab_size) for number in numbers)
+        else:
+            valid = name in ("transformers_version", "cache_implementation") or value is None
+            valid |= all(isinstance(number, (bool, int, float)) and abs(number) < math.inf for number in numbers)
+        if not valid:
+            raise CrateError(f"{file.name}: {name} is {value!r:.60}; expected a number, or ids below {vocab_size}")
+    try:
+        return GenerationConfig.from_dict(settings)
+    except Exception as error:  # a setting out of range may raise anything
+        raise CrateError(f"{file.name}: {error}; save the model again") from error
+
+
+def _architectures() -> list[str]:
+    """Return the names of the model classes that a folder may hold."""
+    from .. import models
+
+    return [name for name in models.__all__ if name.startswith("CrateFor") or name in ("CrateModel", "CrateTextModel")]
+
+
+def load_weights(model: CratePreTrainedModel, tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> None:
+    """Make stored tensors the weights of a model, in `dtype` if given; its own weights may be on the meta device.
+
+    A missing, unexpected, misshapen or non-finite tensor raises an error that names it, and so does one that is not
+    floating point in the place of one that is. Of tied weights one is enough.
+    """
+    own = model.state_dict(keep_vars=True)
+    stored = {id(own[name]): tensor for name, tensor in tensors.items() if name in own}
+    if unexpected := sorted(set(tensors) - set(own)):
+        raise CrateError(f"the weights hold {join_names(unexpected)}, which the model of config.json does not have")
+    if missing := sorted(name for name, weight in own.items() if id(weight) not in stored):
+        raise CrateError(f"the weights lack {join_names(missing)}; the saved model is incomplete")
+    values = {name: _checked(name, stored[id(weight)], weight, dtype) for name, weight in own.items()}
+    model.load_state_dict(values, assign=True)
+    model.tie_weights()
+
+
+def _checked(name: str, tensor: Tensor, weight: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Copy a stored tensor to `dtype`; raise an error if it cannot take the place of `weight`."""
+    if tensor.shape != weight.shape:
+        raise CrateError(f"{name} has shape {tuple(tensor.shape)}; config.json says {tuple(weight.shape)}")
+    if tensor.is_floating_point() != weight.is_floating_point() or tensor.layout is not torch.strided:
+        raise CrateError(f"{name} is {tensor.dtype}; the model needs {weight.dtype}")
+    if dtype is None or not weight.is_floating_point():
+        dtype = tensor.dtype if tensor.dtype in _PRECISIONS else weight.dtype
+    value = tensor.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
+    if not value.isfinite().all():
+        raise CrateError(f"{name} holds NaN or infinity; the file is damaged, or training diverged")
+    return value
 
 
 def convert(

@@ -9,7 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from .._files import is_hub_id
 from ..errors import CrateError, unknown_name
+from .pretrained import pretrained_folder, pretrained_names
 
 if TYPE_CHECKING:
     from .base import CratePreTrainedModel
@@ -117,11 +119,15 @@ def model_class(name: str) -> type[CratePreTrainedModel]:
     return getattr(models, name)
 
 
-def create_model(name: str, **overrides: Any) -> CratePreTrainedModel:
+def create_model(name: str, pretrained: bool = False, **overrides: Any) -> CratePreTrainedModel:
     """Create the model `name` with random weights; keywords override config fields.
 
     `create_model("crate-tiny-patch16-224", sparsifier="none", image_size=96, num_labels=10)`
+
+    With `pretrained` the weights are those that ship with the package (`pretrained_names`) or those of a hub id.
     """
+    if pretrained:
+        return _load_pretrained(name, overrides)
     entry = preset(name)
     vocabulary = overrides.get("vocab_size")
     fields = {  # special ids of the preset do not exist in a smaller vocabulary
@@ -130,6 +136,19 @@ def create_model(name: str, **overrides: Any) -> CratePreTrainedModel:
         if not (key.endswith("_token_id") and isinstance(vocabulary, int) and value >= vocabulary)
     }
     return model_class(entry.model)(build_config({**fields, **overrides}))
+
+
+def _load_pretrained(name: str, overrides: Mapping[str, Any]) -> CratePreTrainedModel:
+    from .loading import load_model
+
+    if overrides:
+        raise CrateError(
+            f"pretrained=True: the weights of {name!r} fit their own config only; leave out {next(iter(overrides))}"
+        )
+    folder = pretrained_folder(name)
+    if folder is None and not is_hub_id(name):
+        raise unknown_name("pretrained model", name, pretrained_names())
+    return load_model(name if folder is None else folder / "model" / "last").float()
 
 
 def build_config(fields: Mapping[str, Any]) -> Any:

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..errors import CrateError
 from . import presets
 from .base import CratePreTrainedModel
-from .checkpoint_file import ImportPlan, Report, Source, build_imported, join_names, read_tensors, renamed
+from .checkpoint_file import ImportPlan, Report, Source, build_imported, join_names, read_tensors, renamed, to_float32
 from .embedding import PositionTable
 from .foreign import load_foreign
 
@@ -279,8 +279,8 @@ def _compare_positions(
     plan: ImportPlan, model: CratePreTrainedModel, tensors: Mapping[str, Tensor], report: Report
 ) -> None:
     """Report if the position tables of CRATE-MAE, stored twice, differ from each other or from the formula."""
-    first, second = tensors.get("pos_embed"), tensors.get("decoder_pos_embed")
-    if first is not None and second is not None and not torch.equal(first, second):
+    tables = [to_float32(key, tensors[key]) for key in ("pos_embed", "decoder_pos_embed") if key in tensors]
+    if len(tables) == 2 and not torch.equal(*tables):
         (used,) = plan.sources[_POSITIONS].keys
         report(f"pos_embed and decoder_pos_embed differ: took {used}, the one the forward pass adds")
     positions = cast(PositionTable, model.get_submodule(f"{EMBEDDING}positions"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -11,10 +14,13 @@ JITTER_STEPS = 8
 
 
 def check_floating(z: Tensor, name: str = "z") -> None:
-    """Raise an error unless `z` is a floating-point tensor."""
+    """Raise an error unless `z` is a dense floating-point tensor of at least 16 bits with values."""
     if not isinstance(z, Tensor) or not z.is_floating_point():
         kind = z.dtype if isinstance(z, Tensor) else type(z).__name__
         raise CrateError(f"{name} must be a floating-point tensor, got {kind}; convert it with .float()")
+    if z.layout is not torch.strided or z.is_meta or z.is_nested or z.dtype.itemsize < 2:
+        form = f"{z.dtype}, {z.layout} on {z.device}"
+        raise CrateError(f"{name} must be a dense tensor with values in at least 16 bits, got {form}")
 
 
 def check_tokens(z: Tensor, name: str = "z") -> Tensor:
@@ -80,12 +86,13 @@ def cholesky(spd: Tensor) -> Tensor:
     return factor.masked_fill((info != 0)[..., None, None], torch.nan)
 
 
-def half_logdet(spd: Tensor) -> Tensor:
+def half_logdet(spd: Tensor, scale: float, again: Callable[[], tuple[Tensor, Tensor]]) -> Tensor:
     """Compute ½ logdet of I + cG (..., m, m) → (...), by eliminating a quarter of the rows at a time.
 
     det A = det A₁₁ · det(A₂₂ − A₂₁A₁₁⁻¹A₁₂), and each Schur complement again has all eigenvalues at least 1. Most of
     the work becomes batched products, which are faster than a batch of whole factorizations for every m from 32 to
-    768. If the matrix is not finite (NaN or inf tokens, or a Gram matrix that overflows), the result is NaN.
+    768. NaN or inf tokens give NaN. If finite tokens overflow in the Gram matrix, `again` returns w/s (..., n, p) and
+    log s (...), with s such that they do not, and the result is computed from the singular values of w.
     """
     block = max(16, spd.shape[-1] // 4)
     rest = spd.reshape(-1, *spd.shape[-2:])
@@ -98,8 +105,59 @@ def half_logdet(spd: Tensor) -> Tensor:
             break
         cross = torch.linalg.solve_triangular(factor, rest[:, :block, block:], upper=False)
         rest = torch.baddbmm(rest[:, block:, block:], cross.mT, cross, alpha=-1)
-    value = _log_diagonal(cholesky(spd)) if bool(failed.any()) else total.view(spd.shape[:-2])
-    return value.masked_fill(~value.isfinite(), torch.nan)
+    if not bool((failed.bool() | ~total.isfinite()).any()):
+        return total.view(spd.shape[:-2])
+    value = _log_diagonal(cholesky(spd))
+    value = value.masked_fill(~value.isfinite(), torch.nan)
+    if bool(value.isnan().any()):
+        spectral = _spectral_half_logdet(scale, *again()).to(value.dtype)
+        # The whole batch, not where(): a gradient through the overflow would be NaN even where it is not selected.
+        return spectral if bool((value.isnan() & spectral.isfinite()).any()) else value
+    return value
+
+
+def _spectral_half_logdet(scale: float, unit: Tensor, log_size: Tensor) -> Tensor:
+    """Compute ½ Σ_i log(1 + cσ_i²) of the singular values σ of w = s · unit (..., n, p) → (...), without overflow."""
+    finite = _finite_samples(unit, log_size)
+    sigma = torch.linalg.svdvals(unit.masked_fill(~finite[..., None, None], 0))
+    exponents, large = _log_energies(scale, sigma, log_size, max(unit.shape[-2:]))
+    return torch.nn.functional.softplus(exponents).where(large, 0).sum(-1).masked_fill(~finite, torch.nan) / 2
+
+
+def spectral_gradient(scale: float, unit: Tensor, log_size: Tensor) -> Tensor:
+    """Compute U diag(cσ/(1 + cσ²)) Vᵀ for w = s · unit = U diag(σ) Vᵀ (..., n, p), the gradient of ½ logdet."""
+    finite = _finite_samples(unit, log_size)
+    left, sigma, right = torch.linalg.svd(unit.masked_fill(~finite[..., None, None], 0), full_matrices=False)
+    exponents, large = _log_energies(scale, sigma, log_size, max(unit.shape[-2:]))
+    inverse = (exponents.sigmoid() / sigma.where(large, 1)).where(large, 0) * log_size.neg().exp()[..., None]
+    return ((left * inverse.unsqueeze(-2)) @ right).masked_fill(~finite[..., None, None], torch.nan)
+
+
+def _log_energies(scale: float, sigma: Tensor, log_size: Tensor, side: int) -> tuple[Tensor, Tensor]:
+    """Return log(cs²σ²) (..., m), and which σ are not rounding of the largest; the others count as zero."""
+    large = sigma > side * torch.finfo(sigma.dtype).eps * sigma[..., :1]
+    return math.log(scale) + 2 * (log_size[..., None] + sigma.where(large, 1).log()), large
+
+
+def _finite_samples(unit: Tensor, log_size: Tensor) -> Tensor:
+    return unit.isfinite().all(-1).all(-1) & log_size.isfinite()
+
+
+def unit_scaled(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Return z (..., n, d) in float64 divided by its largest |entry| s, and log s (...); zero tokens have s = 1."""
+    size = z.detach().abs().amax((-2, -1), keepdim=True).double()
+    size = size.masked_fill(size == 0, 1)
+    return z.double() / size, size[..., 0, 0].log()
+
+
+def check_overflow(result: Tensor, *inputs: Tensor) -> Tensor:
+    """Return a result; raise an error if it is not finite although the inputs are.
+
+    Samples with NaN or inf lie on leading axes; any such input makes the whole result exempt.
+    """
+    if not bool(result.isfinite().all()) and all(bool(z.isfinite().all()) for z in inputs):
+        raise CrateError(f"tokens are too large: the result overflows {result.dtype}; divide them, or use float64")
+    return result
 
 
 def _log_diagonal(factor: Tensor) -> Tensor:

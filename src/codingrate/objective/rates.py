@@ -6,6 +6,8 @@ the two Gram matrices, batched over all leading axes and differentiable twice.
 float64 and float32 are kept. float16 and bfloat16 tokens are computed in float32 and the rate is returned in float32,
 since a rate in bfloat16 would have only about three digits. In float32 the 1 in I + cG is lost when c‖Z‖² exceeds
 about 10⁷: directions without energy then count as rounding noise. Use float64 for rank-deficient tokens of such size.
+If the Gram matrix of finite tokens overflows, singular values of the rescaled tokens in float64 take its place.
+NaN or inf tokens give NaN for their sample. A result that overflows by itself raises an error.
 
 Gradients are in closed form. With A = (I_n + c zzᵀ)⁻¹ and B = (I_d + c zᵀz)⁻¹ the push-through identity A z = z B lets
 us always invert the smaller side: the paper's Z(I + cZ*Z)⁻¹ is Az here.
@@ -13,27 +15,48 @@ us always invert the smaller side: the paper's Z(I + cZ*Z)⁻¹ is Az here.
 
 from __future__ import annotations
 
+from numbers import Real
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, cholesky_solve
 
 from codingrate.errors import CrateError, unknown_name
 
-from ._tensors import check_bases, check_tokens, cholesky, full_precision, half_logdet, shifted_gram, smaller_gram
+from ._tensors import (
+    check_bases,
+    check_overflow,
+    check_tokens,
+    cholesky,
+    full_precision,
+    half_logdet,
+    shifted_gram,
+    smaller_gram,
+    spectral_gradient,
+    unit_scaled,
+)
 from .sparsity import NORMS
 
+SMALLEST_EPS = 1e-12
+"""Smallest ε; its inverse is the largest. Beyond them dim/(nε²) or its inverse is lost in float32."""
 METHODS = ("exact", "neumann", "attention")
 
 
 def rate_scale(n: int, dim: int, eps: float) -> float:
     """Compute dim/(n ε²): the paper's α for dim = d, its β for dim = p."""
+    if isinstance(eps, bool) or not isinstance(eps, Real):
+        raise CrateError(f"eps must be a number, got a {type(eps).__name__}")
     if not eps > 0:
         raise CrateError(f"eps must be positive, got {eps}")
-    return dim / (n * eps**2)
+    if not SMALLEST_EPS <= eps <= 1 / SMALLEST_EPS:
+        raise CrateError(f"eps must lie between {SMALLEST_EPS:g} and {1 / SMALLEST_EPS:g}")
+    return dim / (n * float(eps) ** 2)
 
 
 def project(z: Tensor, bases: Tensor) -> Tensor:
     """Project tokens to codes U_k* Z on every subspace: z (..., n, d), bases (K, d, p) → (..., K, n, p)."""
+    check_tokens(z)
+    check_bases(bases, z)
     dtype = torch.promote_types(z.dtype, bases.dtype)
     return torch.einsum("...nd,kdp->...knp", z.to(dtype), bases.to(dtype))
 
@@ -46,8 +69,9 @@ def projected_coding_rate(w: Tensor, eps: float = 0.5) -> Tensor:
     Put the heads on a leading axis, (..., K, n, p), and sum over it to get R^c(Z | U).
     """
     w = check_tokens(w, "w")
+    beta = rate_scale(w.shape[-2], w.shape[-1], eps)
     with full_precision(w):
-        return half_logdet(smaller_gram(w, rate_scale(w.shape[-2], w.shape[-1], eps)))
+        return half_logdet(smaller_gram(w, beta), beta, lambda: unit_scaled(w))
 
 
 def coding_rate(z: Tensor, eps: float = 0.5) -> Tensor:
@@ -62,6 +86,8 @@ def coding_rate(z: Tensor, eps: float = 0.5) -> Tensor:
 
 def _check_memberships(memberships: Tensor, z: Tensor) -> Tensor:
     """Check memberships (..., K, n), soft or Boolean; return them in the dtype of the tokens z."""
+    if not isinstance(memberships, Tensor) or memberships.is_complex():
+        raise CrateError("memberships must be a tensor of real numbers or of truth values")
     shape = tuple(memberships.shape)
     if memberships.ndim < 2 or shape[-1] != z.shape[-2]:
         raise CrateError(f"memberships must be (..., K, n) with n = {z.shape[-2]} tokens, got shape {shape}")
@@ -72,7 +98,10 @@ def _check_memberships(memberships: Tensor, z: Tensor) -> Tensor:
         raise CrateError(f"memberships have leading axes {axes}; they must broadcast") from None
     if bool((memberships < 0).any()):
         raise CrateError("memberships must not be negative")
-    return memberships.to(z.dtype)
+    memberships = memberships.to(z.dtype)
+    if not bool(memberships.sum(-1).isfinite().all()):
+        raise CrateError("memberships must be finite, and so must be their sums over the tokens")
+    return memberships
 
 
 def class_coding_rate(z: Tensor, memberships: Tensor, eps: float = 0.5) -> Tensor:
@@ -91,11 +120,18 @@ def class_coding_rate(z: Tensor, memberships: Tensor, eps: float = 0.5) -> Tenso
         counts = pi.sum(-1, keepdim=True)  # (..., K, 1)
         weights = (pi / torch.where(counts > 0, counts, 1)).unsqueeze(-1)  # (..., K, n, 1)
         tokens = z.unsqueeze(-3)  # (..., 1, n, d)
+
+        def again() -> tuple[Tensor, Tensor]:
+            if pi.requires_grad:
+                raise CrateError("tokens are too large for a gradient in the memberships; divide them")
+            unit, log_size = unit_scaled(tokens)
+            return weights.double().sqrt() * unit, log_size
+
         # The n×n side needs √Π, whose derivative is infinite at 0; it cannot be used if Π itself is learned.
         if n < d and not pi.requires_grad:
-            return half_logdet(smaller_gram(weights.sqrt() * tokens, scale)).sum(-1)
+            return half_logdet(smaller_gram(weights.sqrt() * tokens, scale), scale, again).sum(-1)
         weighted = weights * tokens  # (..., K, n, d)
-        return half_logdet(shifted_gram(weighted.mT, tokens.expand_as(weighted), scale)).sum(-1)
+        return half_logdet(shifted_gram(weighted.mT, tokens.expand_as(weighted), scale), scale, again).sum(-1)
 
 
 def subspace_coding_rate(z: Tensor, bases: Tensor, eps: float = 0.5) -> Tensor:
@@ -107,8 +143,14 @@ def subspace_coding_rate(z: Tensor, bases: Tensor, eps: float = 0.5) -> Tensor:
     """
     z = check_tokens(z)
     check_bases(bases, z)
+    beta = rate_scale(z.shape[-2], bases.shape[-1], eps)
+
+    def again() -> tuple[Tensor, Tensor]:
+        (unit, log_size), (frames, log_norms) = unit_scaled(z), unit_scaled(bases)
+        return project(unit, frames), log_size[..., None] + log_norms
+
     with full_precision(z):
-        return projected_coding_rate(project(z, bases), eps).sum(-1)
+        return half_logdet(smaller_gram(project(z, bases), beta), beta, again).sum(-1)
 
 
 def rate_reduction(z: Tensor, bases: Tensor, eps: float = 0.5) -> Tensor:
@@ -140,14 +182,18 @@ def _solve(rows: Tensor, factor: Tensor) -> Tensor:
 
 def _rate_gradient(w: Tensor, scale: float) -> Tensor:
     """Compute ∇ ½ logdet(I + c wwᵀ) = c (I + c wwᵀ)⁻¹ w = c w (I + c wᵀw)⁻¹ for w (..., n, p)."""
-    return scale * _solve(w, cholesky(smaller_gram(w, scale)))
+    gradient = scale * _solve(w, cholesky(smaller_gram(w, scale)))
+    if bool(gradient.isfinite().all()):
+        return gradient
+    spectral = spectral_gradient(scale, *unit_scaled(w)).to(w.dtype)  # the Gram matrix overflows, or w is not finite
+    return spectral if bool((spectral.isfinite() & ~gradient.isfinite()).any()) else gradient
 
 
 def coding_rate_gradient(z: Tensor, eps: float = 0.5) -> Tensor:
     """Compute ∇R(Z) = α Z (I + α Z*Z)⁻¹, α = d/(nε²); z (..., n, d) → (..., n, d)."""
     z = check_tokens(z)
     with full_precision(z):
-        return _rate_gradient(z, rate_scale(z.shape[-2], z.shape[-1], eps))
+        return check_overflow(_rate_gradient(z, rate_scale(z.shape[-2], z.shape[-1], eps)), z)
 
 
 def subspace_coding_rate_gradient(
@@ -183,7 +229,7 @@ def subspace_coding_rate_gradient(
             ssa = F.scaled_dot_product_attention(w, w, w, scale=1.0)
             codes = beta * (0.0 if identity_projection else w) - beta**2 * ssa
         gradient = torch.einsum("...knp,kdp->...nd", codes, bases)
-        return gradient + beta * z if identity_projection else gradient
+        return check_overflow(gradient + beta * z if identity_projection else gradient, z, bases)
 
 
 def coding_rate_hvp(z: Tensor, direction: Tensor, eps: float = 0.5) -> Tensor:
@@ -204,8 +250,10 @@ def coding_rate_hvp(z: Tensor, direction: Tensor, eps: float = 0.5) -> Tensor:
         gradient = alpha * _solve(z, factor)
         half = alpha * _solve(direction, factor)
         if z.shape[-2] < z.shape[-1]:  # half = αAδ; times B = I − zᵀg
-            return half - (half @ z.mT + gradient @ direction.mT) @ gradient
-        return half - gradient @ (z.mT @ half + direction.mT @ gradient)  # half = αδB; A = I − gzᵀ
+            hessian = half - (half @ z.mT + gradient @ direction.mT) @ gradient
+        else:  # half = αδB; A = I − gzᵀ
+            hessian = half - gradient @ (z.mT @ half + direction.mT @ gradient)
+        return check_overflow(hessian, z, direction)
 
 
 def coding_rate_lipschitz(n: int, d: int, eps: float = 0.5, *, tight: bool = False) -> float:

@@ -6,6 +6,7 @@ The derivation assumes U_kᵀU_k = I, incoherent subspaces and DᵀD ≈ I (§2.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -66,8 +67,8 @@ def sample_tokens(
     check_bases(bases)
     if n < 1:
         raise CrateError(f"n must be at least 1, got {n}")
-    if not sigma >= 0:
-        raise CrateError(f"sigma must not be negative, got {sigma}")
+    if not 0 <= sigma < math.inf:
+        raise CrateError(f"sigma must be finite and not negative, got {sigma}")
     count, d, p = bases.shape
     dtype, device = bases.dtype, bases.device
     labels = torch.randint(count, (*batch, n), generator=generator, device=device)
@@ -85,6 +86,8 @@ def coherence(bases: Tensor) -> Tensor:
     learned ones, the value scales with them.
     """
     bases = check_bases(bases)
+    if not bool(bases.isfinite().all()):
+        return bases.new_tensor(torch.nan)
     work = bases.float() if bases.dtype in (torch.float16, torch.bfloat16) else bases
     overlaps = torch.linalg.matrix_norm(torch.einsum("kdp,ldq->klpq", work, work), ord=2)  # (K, K)
     return (overlaps * (1 - torch.eye(len(bases), dtype=work.dtype, device=work.device))).max()

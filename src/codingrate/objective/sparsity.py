@@ -1,4 +1,7 @@
-"""Sparsity and effective rank of tokens: ‖Z‖₀, ‖Z‖₁, the share of small entries, and a rank (paper §2.1, §4.2)."""
+"""Sparsity and effective rank of tokens: ‖Z‖₀, ‖Z‖₁, the share of small entries, and a rank (paper §2.1, §4.2).
+
+Tokens with NaN or inf give NaN, except that ‖Z‖₁ of inf is inf.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,32 @@ from torch import Tensor
 
 from codingrate.errors import CrateError
 
-from ._tensors import check_tokens
+from ._tensors import check_overflow, check_tokens
 
 Axes = int | tuple[int, ...]
+
+
+def _not_finite(z: Tensor, dim: Axes) -> Tensor:
+    """Return 0, or NaN if an entry over `dim` is NaN or inf, which a count would hide."""
+    return (z.detach() * 0).sum(dim)
 
 
 def l0_norm(z: Tensor, dim: Axes = (-2, -1)) -> Tensor:
     """Compute ‖Z‖₀, the number of non-zero entries over `dim`, in float32 (float64 for float64 tokens)."""
     z = check_tokens(z)
-    return (z != 0).sum(dim).to(z.dtype)
+    return (z != 0).sum(dim).to(z.dtype) + _not_finite(z, dim)
 
 
 def l1_norm(z: Tensor, dim: Axes = (-2, -1)) -> Tensor:
     """Compute ‖Z‖₁, the sum of |entries| over `dim`; half precision is summed and returned in float32."""
-    return check_tokens(z).abs().sum(dim)
+    z = check_tokens(z)
+    return check_overflow(z.abs().sum(dim), z)
 
 
 def l0_fraction(z: Tensor, dim: Axes = (-2, -1)) -> Tensor:
     """Compute ‖Z‖₀ / (number of entries) over `dim`: 1 is dense, 0 is all zero."""
     z = check_tokens(z)
-    return (z != 0).to(z.dtype).mean(dim)
+    return (z != 0).to(z.dtype).mean(dim) + _not_finite(z, dim)
 
 
 def fraction_below(z: Tensor, thresholds: Sequence[float]) -> Tensor:
@@ -40,7 +49,7 @@ def fraction_below(z: Tensor, thresholds: Sequence[float]) -> Tensor:
     if any(not tau >= 0 for tau in thresholds):
         raise CrateError(f"thresholds must not be negative, got {list(thresholds)}")
     # One pass per threshold: a (..., n, d, thresholds) tensor would not fit for real layers.
-    shares = [(size < tau).to(size.dtype).mean((-2, -1)) for tau in thresholds]
+    shares = [(size < tau).to(size.dtype).mean((-2, -1)) + _not_finite(size, (-2, -1)) for tau in thresholds]
     return torch.stack(shares, -1) if shares else size.new_empty(*size.shape[:-2], 0)
 
 

@@ -42,6 +42,21 @@ def attention_mask(
     return pairs | (keys == queries)
 
 
+def rotate(x: Tensor, start: int | Tensor = 0) -> Tensor:
+    """Rotate queries or keys (…, n, p) by their positions start, start + 1, … (rotary positions, Su et al. 2021).
+
+    R_t turns the pair (x_i, x_{i+p/2}) by the angle t·10000^{-2i/p}. Then ⟨R_t w, R_s v⟩ = ⟨w, R_{s−t} v⟩: a score
+    depends on positions only through their distance, so that padding on the left changes nothing.
+    """
+    n, half = x.shape[-2], x.shape[-1] // 2
+    work = torch.promote_types(x.dtype, torch.float32)  # half precision cannot count tokens
+    speed = 1e4 ** (-torch.arange(half, device=x.device, dtype=work) / half)
+    angle = (torch.arange(n, device=x.device) + start)[:, None] * speed
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    first, second = x.split(half, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
 class _MultiHead(Attention):
     """Softmax attention of K heads between a projection of the tokens and a map back to them."""
 
@@ -88,7 +103,10 @@ class _MultiHead(Attention):
                 raise CrateError(f"attention {name!r} does not support caching; pass use_cache=False")
             past = cache.past_length
             key, value = cache.update(key, value)
-        out, attention = self.attend(query[:, :, :num_queries], key, value, mask, return_attention, past)
+        query = query[:, :, :num_queries]
+        if self.spec.rotary:  # the cache holds keys that are not rotated, which for MSSA are the values too
+            query, key = rotate(query, past), rotate(key)
+        out, attention = self.attend(query, key, value, mask, return_attention, past)
         return self.dropout(self.combine_heads(self.join(out), z, mask, past)), attention
 
     def attend(
@@ -114,11 +132,17 @@ class _MultiHead(Attention):
 
 
 class SubspaceAttention(_MultiHead):
-    """Subspace self-attention: query, key and value are one projection onto the subspaces U_1 … U_K."""
+    """Subspace self-attention: query, key and value are one projection onto the subspaces U_1 … U_K.
+
+    With `metric` the scores of head k are W_k M_k W_kᵀ with a learned M_k (p, p), which starts at the identity. The
+    score of two tokens then need not be symmetric, nor largest for a token with itself. This departs from the paper.
+    """
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
         self.project = nn.Linear(spec.dim, self.inner, bias=False)  # rows k·p … (k+1)·p − 1 are U_kᵀ
+        identity = torch.eye(spec.head_dim).repeat(spec.heads, 1, 1)
+        self.metric = nn.Parameter(identity) if spec.metric else None  # M_1 … M_K
 
     def subspaces(self) -> Tensor:
         """Return [U_1 … U_K]ᵀ (K·p, d), with orthonormal rows if the spec asks for them."""
@@ -149,7 +173,7 @@ class SubspaceAttention(_MultiHead):
 
     def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         w = self.codes(z)
-        return w, w, w
+        return w if self.metric is None else w @ self.metric, w, w
 
 
 @ATTENTION.register("mssa")

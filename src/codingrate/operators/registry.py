@@ -30,6 +30,8 @@ class AttentionSpec:
     output_bias: bool = True  # bias of the trainable output map W
     max_tokens: int = 0  # rows of the position-wise bias of causal `tssa`; 0 for no bias
     orthonormal: bool = False  # whether to reparametrize [U_1 … U_K] to orthonormal columns
+    rotary: bool = False  # whether queries and keys are rotated by their positions (not `tssa`)
+    metric: bool = False  # whether each subspace has a learned metric for the scores (`mssa`, `mssa-tied`)
     dropout: float = 0.0  # dropout on the attention weights and on the output, as in the paper's pseudocode
 
 

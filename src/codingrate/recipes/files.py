@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from .._files import write_text
-from ..errors import CrateError, unknown_name, validation_error
+from ..errors import CrateError, shown, unknown_name, validation_error
 from .schema import Recipe
 
 SHIPPED = Path(__file__).parent
+MAX_BYTES, MAX_DEPTH = 2**17, 50
+"""Largest size of a recipe or study file, and largest number of nested brackets in it."""
 
 Overrides = Mapping[str, Any] | Iterable[str | Mapping[str, Any]]
 """Recipe keys with other values: `key=value` strings, or mappings such as `{"optimizer.lr": 1e-3}`."""
@@ -34,8 +37,9 @@ def recipe_path(name: str) -> Path:
     if name in recipe_names():  # checked first, because a data or run folder often has the name of its recipe
         return SHIPPED / f"{name}.yaml"
     path = Path(name)
-    if path.is_file():
-        return path
+    with suppress(OSError, ValueError):  # a name that no file can have
+        if path.is_file():
+            return path
     if path.suffix in (".yaml", ".yml"):
         raise CrateError(f"no such recipe file: {name}; `crate recipes` lists the shipped recipes")
     raise unknown_name("recipe", name, recipe_names())
@@ -44,7 +48,7 @@ def recipe_path(name: str) -> Path:
 def recipe_header(name: str) -> dict[str, str]:
     """Return the comment at the top of a recipe file by key."""
     header = dict.fromkeys(HEADER, "")
-    for line in recipe_path(name).read_text(encoding="utf-8").splitlines():
+    for line in read_recipe_text(recipe_path(name)).splitlines():
         key, _, value = line.removeprefix("# ").partition(": ")
         if line.startswith("# ") and key.lower() in header:
             header[key.lower()] = value.strip()
@@ -102,7 +106,23 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that reads 1e-3 as a number; YAML 1.1 asks for 1.0e-3."""
+    """A YAML loader that reads 1e-3 as a number (YAML 1.1 asks for 1.0e-3) and refuses aliases.
+
+    A few aliases of aliases can stand for more values than fit into memory, or for a value that contains itself.
+    """
+
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        """Read an opening bracket; the time that the scanner needs for all of them is quadratic in their number."""
+        if self.flow_level >= MAX_DEPTH:
+            raise yaml.YAMLError(f"more than {MAX_DEPTH} brackets are nested")
+        super().fetch_flow_collection_start(token)
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Read the next value."""
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.YAMLError(f"line {event.start_mark.line + 1}: anchors and aliases are not supported")
+        return super().compose_node(parent, index)
 
 
 _Loader.add_implicit_resolver(
@@ -110,11 +130,33 @@ _Loader.add_implicit_resolver(
 )
 
 
+def read_recipe_text(path: Path) -> str:
+    """Return the text of a recipe or study file."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise CrateError(f"{path}: is larger than {MAX_BYTES:,} bytes, so it is no recipe; give another file")
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise CrateError(f"{path}: not a YAML file ({error})") from None
+
+
+def _parse(text: str) -> Any:
+    """Parse YAML; any text that is none raises a YAMLError."""
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise yaml.YAMLError("lists are nested too deeply") from None
+    except (ValueError, LookupError, AttributeError, OverflowError) as error:  # !!int x, !!bool x, 2024-99-99
+        raise yaml.YAMLError(f"a value cannot be read: {error}") from None
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read the mapping that a recipe or study file holds."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        values = _parse(read_recipe_text(path))
+    except yaml.YAMLError as error:
         raise CrateError(f"{path}: not a YAML file ({' '.join(str(error).split())})") from None
     if not isinstance(values, dict):
         raise CrateError(f"{path}: the file must be a mapping of keys, such as model and data, to values")
@@ -142,11 +184,11 @@ def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split_override(override: str) -> tuple[str, Any]:
-    key, equals, text = override.partition("=")
+    key, equals, text = override.partition("=") if isinstance(override, str) else ("", "", "")
     if not equals or not key:
-        raise CrateError(f"override {override!r} must have the form key=value, such as optimizer.lr=0.001")
+        raise CrateError(f"override {shown(override)} must have the form key=value, such as optimizer.lr=0.001")
     try:
-        return key, yaml.load(text, _Loader)
+        return key, _parse(text)
     except yaml.YAMLError:
         return key, text
 
@@ -162,7 +204,7 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
 
 def _refuse_unknown(section: Any, values: Any, path: str) -> None:
     if not isinstance(values, Mapping):
-        raise CrateError(f"{path.rstrip('.') or 'a recipe'} must be a section of key: value lines, not {values!r}")
+        raise CrateError(f"{path.rstrip('.') or 'a recipe'} must be a section of key: value lines, not {shown(values)}")
     known = {f.name.removesuffix("_"): f for f in dataclasses.fields(section)}
     for key, value in values.items():
         if key not in known:

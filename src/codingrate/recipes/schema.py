@@ -7,10 +7,12 @@ import dataclasses
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
 
-from ..data.augment import Augment, Views, view_augments
+from .._files import is_utf8
+from ..data.augment import NUMBER, Augment, Views, view_augments
 from ..errors import CrateError
 
 MUST_GIVE = "???"
@@ -21,11 +23,37 @@ TaskName = Literal[
 ]
 
 Separator = Literal["document", "line", "paragraph"]
-PositiveInt = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _printable(text: str) -> str:
+    """Refuse text that no path and no file can hold."""
+    if "\0" in text or not is_utf8(text):
+        raise PydanticCustomError("text", "Input should be text without NUL characters and lone surrogates")
+    return text
+
+
+def _plain_value(value: Any, depth: int = 4) -> Any:
+    """Refuse values that a model config cannot have, such as dates, giant numbers and deep lists."""
+    if isinstance(value, str):
+        return _printable(value)
+    if isinstance(value, (dict, list, tuple)) and depth:
+        for inner in (*value.keys(), *value.values()) if isinstance(value, dict) else value:
+            _plain_value(inner, depth - 1)
+    elif not (value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) <= LARGEST)):
+        raise PydanticCustomError("plain", "Input should be a mapping of fields to plain values")
+    return value
+
+
+LARGEST = 10**12
+"""Largest number in a recipe. Keys with smaller limits have their own."""
+PositiveInt = Annotated[int, Field(gt=0, le=LARGEST), NUMBER]
+PositiveFloat = Annotated[float, Field(gt=0, le=LARGEST), NUMBER]
+NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST), NUMBER]
+NonNegativeFloat = Annotated[float, Field(ge=0, le=LARGEST), NUMBER]
+Share = Annotated[float, Field(ge=0, lt=1), NUMBER]
+Seed = Annotated[int, Field(ge=0, lt=2**32), NUMBER]
+Temperature = Annotated[float, Field(gt=1e-4, le=1e4), NUMBER]
+Text = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_printable)]
 
 
 def _split_names(value: Any) -> Any:
@@ -33,21 +61,22 @@ def _split_names(value: Any) -> Any:
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
+Names = Annotated[tuple[Text, ...], BeforeValidator(_split_names)]
 
-SECTION = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-"""Settings of every section: an unknown key is refused, and docstrings of fields become their descriptions."""
+SECTION = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+"""Settings of every section: unknown keys and numbers that are not finite are refused, and docstrings of fields become
+their descriptions."""
 
 
 @dataclass(frozen=True, config=SECTION)
 class ModelSection:
     """The model to train, and the weights it starts from."""
 
-    name: str = "crate-tiny-patch16-224"
+    name: Annotated[Text, Field(max_length=200)] = "crate-tiny-patch16-224"
     """Name of a model; `crate models` lists them. With `from`, the config of the source is used instead."""
-    config: dict[str, Any] = field(default_factory=dict)
+    config: Annotated[dict[str, Any], AfterValidator(_plain_value)] = field(default_factory=dict)
     """Config fields to override. Image size, channels and classes come from `augment` and the data."""
-    from_: str | None = None
+    from_: Text | None = None
     """Start from the weights of a run, a released checkpoint file, a saved model or a hub id (`from` in a file)."""
     freeze: bool = False
     """Train only the head."""
@@ -57,23 +86,23 @@ class ModelSection:
 class DataSection:
     """The images or text, and how they are read."""
 
-    name: str = "digits"
+    name: Text = "digits"
     """A built-in name, a local path or a hub id."""
-    path: str | None = None
+    path: Text | None = None
     """Local folder of a dataset that is known by name; by default it is loaded from the hub."""
     streaming: bool = False
     """Read samples while training instead of preparing the dataset first, for datasets larger than the disk."""
-    split_seed: NonNegativeInt = 0
+    split_seed: Seed = 0
     """Seed of the train/test split, for datasets without splits."""
-    test_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    test_share: Annotated[float, Field(gt=0, le=1), NUMBER] | None = None
     """Share of the test split, for datasets without splits. Default: 0.1; for running text 0.05 or its usual split."""
-    image_column: str | None = None
+    image_column: Text | None = None
     """Column of the images, if it cannot be inferred."""
-    label_column: str | None = None
+    label_column: Text | None = None
     """Column of the labels, if it cannot be inferred."""
-    workers: NonNegativeInt = 2
+    workers: Annotated[int, Field(ge=0, le=1024), NUMBER] = 2
     """Number of loader processes per training process; they decode and crop images."""
-    max_corrupt: Annotated[float, Field(ge=0, le=1)] = 0.01
+    max_corrupt: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.01
     """Share of unreadable images above which training stops."""
 
 
@@ -81,24 +110,24 @@ class DataSection:
 class TextSection:
     """How text becomes tokens."""
 
-    tokenizer: str | None = None
+    tokenizer: Text | None = None
     """`bytes`, `bpe` (learned from the training text), a folder or a hub id. Default: the tokenizer saved with
     `model.from`, and `bytes` for a new model."""
-    vocab_size: PositiveInt = 8192
+    vocab_size: Annotated[int, Field(gt=0, le=2**24), NUMBER] = 8192
     """Vocabulary size that `bpe` learns, special tokens included."""
-    block: Annotated[int, Field(ge=2)] = 256
+    block: Annotated[int, Field(ge=2, le=2**22), NUMBER] = 256
     """Context length: tokens per sample of a language model, and rows of its position table."""
     separate: Separator = "document"
     """Unit that counts as one document in a text file; paragraphs are separated by blank lines."""
-    text_column: str | None = None
+    text_column: Text | None = None
     """Column of a table that holds the text, if it cannot be inferred."""
-    cache: str | None = None
+    cache: Text | None = None
     """Folder of token files that several runs share. Default: a folder inside the run."""
-    mask_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    mask_probability: Annotated[float, Field(gt=0, lt=1), NUMBER] = 0.15
     """Share of tokens that a masked language model predicts."""
     columns: Names | None = None
     """Column of the sentences, or both columns of sentence pairs, if they cannot be inferred."""
-    max_length: PositiveInt = 128
+    max_length: Annotated[int, Field(gt=0, le=2**22), NUMBER] = 128
     """Number of tokens a labeled sentence or pair is truncated to."""
     regression: bool | None = None
     """Whether labels are numbers to predict. Default: yes if they are fractions."""
@@ -124,13 +153,13 @@ class OptimizerSection:
     """Peak learning rate."""
     weight_decay: NonNegativeFloat = 0.05
     """Decoupled weight decay (for `adam`: the ℓ2 penalty of the paper's language recipes)."""
-    betas: tuple[float, float] | None = None
+    betas: tuple[Share, Share] | None = None
     """Decay rates of the running averages. Default: the optimizer's own."""
     eps: NonNegativeFloat = 1e-8
     """Term added to Adam's denominator."""
     decay: Literal["matrices", "all"] = "matrices"
     """Parameters that decay: those with two or more axes, or all of them as in the released code."""
-    final_weight_decay: float | None = None
+    final_weight_decay: NonNegativeFloat | None = None
     """Weight decay at the end of a cosine schedule. Default: constant weight decay."""
     max_grad_norm: NonNegativeFloat = 1.0
     """Norm to which gradients are clipped; 0 disables clipping."""
@@ -166,17 +195,17 @@ class ScheduleSection:
 class DistillationSection:
     """How the student learns from the teacher (DINO)."""
 
-    student_temperature: PositiveFloat = 0.1
+    student_temperature: Temperature = 0.1
     """Temperature of the student's softmax."""
-    teacher_temperature: PositiveFloat = 0.04
+    teacher_temperature: Temperature = 0.04
     """Temperature of the teacher's softmax at the start."""
-    final_teacher_temperature: PositiveFloat = 0.04
+    final_teacher_temperature: Temperature = 0.04
     """Temperature of the teacher's softmax after its warm-up; 0.07 sharpens less and often learns more."""
     temperature_epochs: NonNegativeInt = 0
     """Epochs of the warm-up of the teacher's temperature."""
     center_momentum: Share = 0.9
     """Momentum of the center."""
-    momentum: Annotated[float, Field(ge=0, le=1)] = 0.996
+    momentum: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.996
     """Momentum of the teacher's weights at the start; it rises to one along a cosine."""
     freeze_last_epochs: NonNegativeFloat = 1.0
     """Epochs during which the last layer of the projection head is frozen."""
@@ -186,7 +215,7 @@ class DistillationSection:
 class RunSection:
     """How the run is executed: seed, precision, evaluation, checkpoints and logs."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    seed: Seed = 0
     """Seed of weights, sample order, crops and augmentation."""
     per_device_batch_size: PositiveInt | None = None
     """Largest number of samples per device and forward pass. Default: the device's share of the batch. The rest is
@@ -287,11 +316,13 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as plain values, in the form of a recipe file."""
-        values: dict[str, Any] = _plain(dataclasses.asdict(self))
+        values: dict[str, Any] = _plain(self)
         return values
 
 
 def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name.removesuffix("_"): _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {key.removesuffix("_"): _plain(inner) for key, inner in value.items()}
+        return {key: _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value

@@ -4,6 +4,7 @@ Annotations are not postponed here, because pydantic reads them.
 """
 
 import itertools
+import math
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,18 +14,20 @@ from pydantic.dataclasses import dataclass
 
 from ..errors import CrateError, unknown_name, validation_error
 from .files import SHIPPED, load_recipe, read_yaml
-from .schema import SECTION, NonNegativeInt, Recipe
+from .schema import SECTION, Recipe, Seed, Text
 
 STUDIES = SHIPPED / "studies"
+MAX_ROWS = 1000
+"""Largest number of combinations in a grid."""
 
 
 @dataclass(frozen=True, config=SECTION)
 class Row:
     """One setting of a study; it is trained with every seed."""
 
-    recipe: str | None = None
+    recipe: Text | None = None
     """Recipe of this row, if it differs from that of the study."""
-    variant: str | None = None
+    variant: Text | None = None
     """Variant of the recipe."""
     overrides: tuple[str, ...] = ()
     """Overrides of the recipe, `key=value`, after those of the study."""
@@ -36,7 +39,7 @@ class Study:
 
     what: str
     """The question that the study answers, in a sentence."""
-    recipe: str
+    recipe: Text
     """Recipe of all rows."""
     rows: dict[str, Row] = field(default_factory=dict)
     """Settings by name."""
@@ -44,13 +47,15 @@ class Study:
     """Values by recipe key; every combination is a row."""
     overrides: tuple[str, ...] = ()
     """Overrides of all rows."""
-    seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0, 1, 2)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=1000)] = (0, 1, 2)
     """Seeds with which each row is trained."""
 
     @property
     def settings(self) -> dict[str, Row]:
         """The named rows, and those of the grid, by name."""
         rows = dict(self.rows)
+        if math.prod(len(values) for values in self.grid.values()) > MAX_ROWS:
+            raise CrateError(f"the grid of a study may have at most {MAX_ROWS} combinations; leave out some values")
         for values in itertools.product(*self.grid.values()) if self.grid else ():
             pairs = [f"{key}={value}" for key, value in zip(self.grid, values, strict=True)]
             names = [f"{key.rpartition('.')[2]}={value}" for key, value in zip(self.grid, values, strict=True)]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -15,17 +18,21 @@ import torch
 from typing_extensions import Self
 
 from .._distributed import first_process
-from .._files import is_hub_id
+from .._files import as_path, is_hub_id, read_sealed, sweep_drafts, write_sealed
+from ..data import describe_change
 from ..errors import CrateError, unknown_name
 from ..inspection import read_metrics
 from ..models import CrateForSelfDistillation
 from ..models.base import CratePreTrainedModel
 from ..models.loading import load_model
 from ..models.presets import create_model, list_models
+from ..models.pretrained import pretrained_folder, pretrained_names
 from ..recipes import Recipe, build_recipe, load_recipe, save_recipe
 from ..recipes.files import Overrides
 from ..recipes.schema import MUST_GIVE
 from ..tasks import TASK_OF_MODEL, Task, TaskPaths, open_task
+from .lock import LOCK, folder_lock
+from .manifest import MANIFEST, check_manifest, find_damage
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +43,8 @@ Checkpoint = Literal["last", "best"] | int
 Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 """Opens a progress bar with a description and a total, and yields a function that advances it."""
 
+STAGING = ".writing"
+"""Folder in which a checkpoint is written before it is moved among the others."""
 MAY_CHANGE = (
     "data.path", "data.workers", "text.cache", "run.per_device_batch_size", "run.log_steps", "run.save_total_limit",
     "run.checkpoint_steps",
@@ -53,24 +62,32 @@ def no_progress(description: str, total: int) -> Any:
 class RunFolder:
     """A trained model with its recipe, data and metrics; `Run` adds everything one can do with it.
 
-    `source` is a run folder, a folder written by `save_pretrained`, a released checkpoint file, a hub id, or the name
-    of a model, which then has random weights.
+    `source` is a run folder, a folder written by `save_pretrained`, a released checkpoint file, a hub id, the name of
+    trained weights that ship with the package, or the name of a model, which then has random weights.
 
-    A run folder holds `recipe.yaml` (the resolved recipe), `metrics.jsonl`, `model/last` and `model/best` (which
-    `from_pretrained` reads), `checkpoints/`, `logs/` (TensorBoard), and for text `tokenizer/` and `tokens/`.
+    A run folder holds `recipe.yaml` (the resolved recipe), `data.json` (a fingerprint of the data), `metrics.jsonl`,
+    `model/last` and `model/best` (which `from_pretrained` reads), `checkpoints/`, `logs/` (TensorBoard), and for text
+    `tokenizer/` and `tokens/`.
     """
 
     def __init__(self, source: str | Path, *, recipe: Recipe | None = None, progress: Progress | None = None) -> None:
         """Open a run. `recipe` is only for a run that is being created."""
-        self.source, path = str(source), Path(source)
-        self.folder = path if path.is_dir() or recipe is not None else None
+        path = as_path(source, "a run")
+        self.source, exists = str(source), os.path.exists  # unlike Path.exists, for names that no file can have too
+        shipped = None if exists(path) or recipe is not None else pretrained_folder(self.source)
+        self.shipped, path = shipped is not None, shipped or path
+        """Whether the run ships with the package; results are then written to the current folder."""
+        self.folder = path if os.path.isdir(path) or recipe is not None else None
         """The run folder or the folder of the saved model; None for a file, a hub id or a name."""
         self.run_folder = path if recipe is not None else _enclosing_run(path)
         """The run folder, also if `source` is a model or a checkpoint inside it; None outside of runs."""
-        self.untrained = not path.exists() and self.source in list_models()
-        if not (path.exists() or recipe or self.untrained or is_hub_id(self.source)):
-            raise unknown_name("run folder, checkpoint file or model", self.source, list_models())
+        self.untrained = not exists(path) and self.source in list_models()
+        if not (exists(path) or recipe or self.untrained or is_hub_id(self.source)):
+            known = [*pretrained_names(), *list_models()]
+            raise unknown_name("run folder, checkpoint file or model", self.source, known)
         self.progress = progress or no_progress
+        self.lock = ExitStack()
+        """Holds the lock of a run that is being trained, until it is closed."""
         self._kept: tuple[Any, CratePreTrainedModel] | None = None
         self._recipe = recipe
 
@@ -86,35 +103,49 @@ class RunFolder:
 
     @classmethod
     def start(cls, folder: str | Path, recipe: Recipe, *, resume: bool = False) -> tuple[Self, Path | None]:
-        """Open a folder for training, and find the checkpoint to resume from.
+        """Open and lock a folder for training, and find the checkpoint to resume from.
 
-        Two runs are never mixed: a folder with other files is refused, a run with a checkpoint must be resumed, and
-        with the same recipe. What a start without a checkpoint left behind is removed. The recipe is not written yet:
-        `write_recipe` does that when data and model have been built, so that a failed start leaves no run.
+        Two runs are never mixed: a folder in which another process trains or with other files is refused, a run with a
+        checkpoint must be resumed, and with the same recipe. What a start without a checkpoint left behind is removed.
+        The recipe is not written yet: `write_recipe` does that when data and model have been built, so that a failed
+        start leaves no run. Closing `run.lock` gives the folder free.
         """
         path = Path(folder)
         run = cls(path, recipe=recipe)
-        found = checkpoints(run.checkpoints_folder)
-        if first_process():  # the other processes would see what the first has just created
-            file = path / "recipe.yaml"
-            if resume:
-                if not file.is_file():
-                    raise CrateError(f"{path}: there is no run to resume; leave out --resume")
-                _check_same_recipe(path, load_recipe(str(file)), recipe)
-            elif found or (path / "model").exists():
-                raise CrateError(
-                    f"{path}: a run is here already; continue it with crate train --resume {path}, "
-                    "or use another --output"
-                )
-            elif path.is_dir():
-                _clear_failed_start(path)
-            elif path.exists():
-                raise CrateError(f"{path}: is a file; use another --output")
-        return run, found[-1] if resume and found else None
+        with ExitStack() as stack:
+            if first_process():  # the other processes would see what the first has just created
+                if resume:
+                    check_same_recipe(path, recipe)  # creates no folder where there is no run
+                stack.enter_context(folder_lock(path))
+                shutil.rmtree(run.checkpoints_folder / STAGING, ignore_errors=True)
+                sweep_drafts(path, ("recipe.yaml", "data.json", "metrics.jsonl"))
+                sweep_drafts(path / "model", ("last", "best"))
+                sweep_drafts(path / "tokens", ("*",), seconds=3600)  # other verbs write there too
+                if not resume:
+                    _clear_failed_start(path)
+            checkpoint = _latest_checkpoint(run.checkpoints_folder) if resume else None
+            run.lock = stack.pop_all()
+        return run, checkpoint
 
     def write_recipe(self) -> None:
         """Write recipe.yaml, which makes the folder a run."""
         save_recipe(cast(Recipe, self._recipe), self._root / "recipe.yaml")
+
+    def check_data(self, *, resume: bool) -> None:
+        """Write the fingerprint of the data to data.json, or refuse to resume the run if the data have changed."""
+        data, file = self.task.data, self._root / "data.json"
+        now = getattr(data, "text", getattr(data, "sentences", data)).fingerprint
+        before = read_sealed(file) if resume else None
+        if before is not None and (change := describe_change(before, now)):
+            raise CrateError(
+                f"{self.source}: the data have changed since the run was started: {change}; restore them "
+                "or use another --output"
+            )
+        if resume and before is None:
+            note = "%s is missing or damaged; a change of the data since the run was started cannot be noticed"
+            logging.getLogger("codingrate").warning(note, file)
+        if before is None:
+            write_sealed(file, now)
 
     @property
     def _root(self) -> Path:
@@ -154,9 +185,10 @@ class RunFolder:
         """
         stem, suffix = Path(name).stem, Path(name).suffix
         words = [re.sub(r"[^\w.-]+", "-", str(detail)).strip("-") for detail in details if detail is not None]
-        if self.folder is None:
+        folder = None if self.shipped else self.folder
+        if folder is None:
             words.append(Path(self.source).stem)
-        return (self.folder or Path()) / ("-".join([stem, *words]) + suffix)
+        return (folder or Path()) / ("-".join([stem, *words]) + suffix)
 
     # Recipe, task, history, model
 
@@ -177,6 +209,8 @@ class RunFolder:
         """The task of the recipe, or the one that fits the class of the model."""
         if self.recipe is None:
             return open_task(_inferred_recipe(self.loaded("last"), self.folder), TaskPaths(source=self.source))
+        if self.shipped:
+            return open_task(self.recipe, TaskPaths(tokenizer=self.model_folder()))
         paths = TaskPaths(
             source=resolve_source(self.recipe.source), tokenizer=self._root / "tokenizer", tokens=self._root / "tokens"
         )
@@ -202,7 +236,7 @@ class RunFolder:
         for line in reversed(read_metrics(self.metrics_file)):
             if line["kind"] == "evaluation":
                 values = {key.removeprefix("eval_"): value for key, value in line.items() if key.startswith("eval_")}
-                return {key: value for key, value in values.items() if key not in speed}
+                return {key: nan if value is None else value for key, value in values.items() if key not in speed}
         raise CrateError(f"{self.source}: the run has not been evaluated yet; continue it with crate train --resume")
 
     @property
@@ -236,10 +270,13 @@ class RunFolder:
             folder = self.model_folder(checkpoint)
             if not (folder / "config.json").is_file():
                 raise CrateError(f"{self.source}: there is no saved model for checkpoint {checkpoint!r} ({folder})")
+            check_manifest(folder)
             model = load_model(folder)
             if (folder / "trainer_state.json").is_file():  # a checkpoint to resume from
                 model = _evaluated_weights(model, folder)
         device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device == "cpu" and model.dtype in (torch.float16, torch.bfloat16):  # small files, but slow to compute with
+            model = cast(Any, model).float()
         return cast(CratePreTrainedModel, cast(Any, model).eval().to(device))
 
     def loaded(self, checkpoint: Checkpoint = "last") -> CratePreTrainedModel:
@@ -269,16 +306,47 @@ class RunFolder:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the complete checkpoints in a folder, oldest first."""
-    numbered = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
-    complete = [path for path in numbered if (path / "trainer_state.json").is_file()]
-    return sorted(complete, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+    """Return the checkpoints in a folder that have a manifest, oldest first; `find_damage` checks one."""
+    return [path for path in _numbered(folder) if (path / MANIFEST).is_file()]
+
+
+def _numbered(folder: Path) -> list[Path]:
+    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*")}
+    return sorted((path for path in steps if steps[path].isdecimal()), key=lambda path: int(steps[path]))
+
+
+def _latest_checkpoint(folder: Path) -> Path | None:
+    """Return the newest checkpoint that is complete; damaged ones are moved aside, with a note."""
+    damage: dict[Path, str] = {}
+    for path in reversed(_numbered(folder)):
+        problem = find_damage(path)
+        if problem is None:
+            _set_aside(damage, path)
+            return path
+        damage[path] = problem
+    if damage:
+        path, problem = next(iter(damage.items()))
+        raise CrateError(f"{path}: {problem}, and there is no other checkpoint; remove {folder} to start from step 0")
+    return None
+
+
+def _set_aside(damage: dict[Path, str], used: Path) -> None:
+    for path, problem in damage.items():
+        if first_process():
+            logging.getLogger("codingrate").warning("%s: %s; resuming from %s", path, problem, used.name)
+            aside = path.with_name(f"damaged-{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
 
 
 def _clear_failed_start(folder: Path) -> None:
     """Empty the folder of a run that never wrote a checkpoint; tokenized text is kept, other files are refused."""
-    ours = {"recipe.yaml", "metrics.jsonl", "checkpoints", "logs", "tokenizer", "tokens"}
-    if others := sorted(entry.name for entry in folder.iterdir() if entry.name not in ours):
+    if _numbered(folder / "checkpoints") or (folder / "model").exists():
+        raise CrateError(
+            f"{folder}: a run is here already; continue it with crate train --resume {folder}, or use another --output"
+        )
+    ours = {"recipe.yaml", "data.json", "metrics.jsonl", "checkpoints", "logs", "tokenizer", "tokens"}
+    if others := sorted(entry.name for entry in folder.iterdir() if entry.name not in {*ours, LOCK}):
         raise CrateError(f"{folder}: the folder is not empty ({others[0]}); use another --output")
     for name in ours - {"tokens"}:
         entry = folder / name
@@ -298,12 +366,14 @@ def resolve_source(source: str | None) -> str | None:
     """Return the location of the weights that `model.from` names: of a run, its last model."""
     if source is None or not (Path(source) / "recipe.yaml").is_file():
         return source
-    return str(RunFolder(source).model_folder("last"))
+    folder = RunFolder(source).model_folder("last")
+    check_manifest(folder)
+    return str(folder)
 
 
 def _enclosing_run(path: Path) -> Path | None:
     """Return the run folder at `path`, or the one that contains the model or checkpoint at `path`."""
-    folders = (path, path.parent.parent) if path.is_dir() else ()
+    folders = (path, path.parent.parent) if os.path.isdir(path) else ()
     return next((folder for folder in folders if (folder / "recipe.yaml").is_file()), None)
 
 
@@ -349,8 +419,12 @@ def _evaluated_weights(model: CratePreTrainedModel, folder: Path) -> CratePreTra
     return model.as_backbone() if isinstance(model, CrateForSelfDistillation) else model
 
 
-def _check_same_recipe(folder: Path, before: Recipe, now: Recipe) -> None:
-    old, new = _flat(before.to_dict()), _flat(now.to_dict())
+def check_same_recipe(folder: Path, recipe: Recipe) -> None:
+    """Refuse a folder without a run, or with a run that has another recipe in more than how it is executed."""
+    before = resumed_recipe(folder)
+    if before is None:
+        raise CrateError(f"{folder}: there is no run to resume; leave out --resume")
+    old, new = _flat(before.to_dict()), _flat(recipe.to_dict())
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key) and key not in MAY_CHANGE]
     if changed:
         key = changed[0]

@@ -12,7 +12,7 @@ from ..data import GLUE
 from ..errors import CrateError, unknown_name
 from ..evaluation import glue_average
 from ..recipes import Recipe, load_recipe
-from .folder import Checkpoint
+from .folder import Checkpoint, check_same_recipe
 from .run import Run
 from .training import train
 
@@ -89,8 +89,11 @@ def _fine_tune(recipe: Recipe, folder: Path, quiet: bool) -> dict[str, Any]:
     """Fine-tune and measure, unless it was done before; the scores are kept in scores.json."""
     scores = folder / "scores.json"
     if scores.is_file():
-        Run.start(folder, recipe, resume=True)  # refuses another recipe
-        return {**json.loads(scores.read_text(encoding="utf-8")), "new": False}
+        check_same_recipe(folder, recipe)
+        try:
+            return {**json.loads(scores.read_text(encoding="utf-8")), "new": False}
+        except (ValueError, TypeError) as error:
+            raise CrateError(f"{scores}: is damaged; remove it, and the task is measured again") from error
     run = train(recipe, folder, resume=(folder / "recipe.yaml").is_file(), quiet=quiet)
     report: Any = run.evaluate(batch_size=32)
     result = {

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .. import evaluation, inspection, tasks
+from .._files import is_utf8
 from .._report import Report
 from .._state import seeded
 from ..data import ClassMap
-from ..errors import CrateError
+from ..errors import CrateError, shown
 from ..models.base import CratePreTrainedModel
 from ..recipes import load_recipe
 from .folder import Checkpoint, RunFolder
@@ -69,6 +70,7 @@ class Run(RunFolder):
         """Return labels with scores, features, or text for images or texts, by task."""
         single = isinstance(inputs, (str, Path)) or hasattr(inputs, "convert")
         values = [inputs] if single else list(inputs)
+        _check_texts(values)
         answers: list[Any] = []
         with self.progress("predict", len(values)) as advance:
             for start in range(0, len(values), batch_size):
@@ -96,11 +98,13 @@ class Run(RunFolder):
     def generate(self, prompt: str, *, checkpoint: Checkpoint = "last", **options: Any) -> tasks.Generation:
         """Continue a prompt; see `codingrate.tasks.generate` for the options."""
         self.expect_task("causal-lm", "generate")
+        _check_texts([prompt])
         return tasks.generate(self.loaded(checkpoint), self.processor, prompt, **options)
 
     def fill(self, text: str, top: int = 5, *, checkpoint: Checkpoint = "last") -> list[list[evaluation.Candidate]]:
         """Return the `top` most probable tokens for each mask of a text."""
         self.expect_task("masked-lm", "fill")
+        _check_texts([text])
         return evaluation.fill_masks(self.loaded(checkpoint), self.processor, text, top)
 
     def perplexity(
@@ -315,6 +319,15 @@ class Run(RunFolder):
         from .detection import detect_objects
 
         return detect_objects(self, self.loaded(checkpoint), data, benchmark, **options)
+
+
+def _check_texts(values: Iterable[Any]) -> None:
+    """Refuse texts that no tokenizer can read."""
+    for value in values:
+        if any(
+            isinstance(part, str) and not is_utf8(part) for part in (value if isinstance(value, tuple) else [value])
+        ):
+            raise CrateError(f"{shown(value)} is not UTF-8: it has lone surrogates; give a valid text or file name")
 
 
 def load(source: str | Path, checkpoint: Checkpoint = "last") -> CratePreTrainedModel:

@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 
 from .._files import atomic_write, write_json, write_text
+from .._fonts import plot_label
 from .._report import Report
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
@@ -88,8 +89,10 @@ class StudyReport(Report):
         table = self.table
         figure = Figure(figsize=(8, 1 + 0.4 * len(table)), layout="constrained")
         axes = figure.add_subplot()
-        axes.barh(table["row"], table[self.metric], xerr=table[f"{self.metric}_std"].fillna(0), color="#56b4e9")
-        axes.plot(self.runs[self.metric], self.runs["row"], "o", color="black", markersize=3)
+        places = {row: place for place, row in enumerate(table["row"])}
+        axes.barh(range(len(table)), table[self.metric], xerr=table[f"{self.metric}_std"].fillna(0), color="#56b4e9")
+        axes.plot(self.runs[self.metric], self.runs["row"].map(places), "o", color="black", markersize=3)
+        axes.set_yticks(range(len(table)), [plot_label(row) for row in places])
         axes.invert_yaxis()
         axes.set_xlabel(f"{self.metric}: mean and standard deviation over seeds")
         return figure
@@ -127,7 +130,10 @@ def run_study(
 
 def _trained(plan: Study, row: str, seed: int, folder: Path, overrides: tuple[str, ...], name: str) -> Run:
     """Return the run of a row and a seed; train it, or the rest of it, if it is not finished."""
-    path = folder / re.sub(r"[^\w.=-]+", "-", row).strip("-") / f"seed-{seed}"
+    part = re.sub(r"[^\w.=-]+", "-", row)[:200].strip("-.")  # no name leads out of the folder
+    if not part:
+        raise CrateError(f"row {row!r} of the study has a name without letters and digits; rename it")
+    path = folder / part / f"seed-{seed}"
     recipe = plan.recipe_of(row, seed, overrides)
     if (path / "recipe.yaml").is_file():
         run = Run(path)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import math
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,17 +17,19 @@ from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import Trainer
+from transformers import Trainer, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..tasks import Task
-from .folder import checkpoints
+from .folder import STAGING, checkpoints
 from .interruption import shield_worker
+from .manifest import write_manifest
 from .optimizers import WeightAverage, build_optimizer, build_schedule
 
-STAGING = ".writing"
-"""Folder in which a checkpoint is written before it is moved among the others."""
+INTERVAL = "interval.json"
+"""File of a checkpoint with the sums since the last log entry."""
 
 
 class CrateTrainer(Trainer):
@@ -115,7 +120,13 @@ class CrateTrainer(Trainer):
 
     def _summarize(self, prediction: Any) -> dict[str, float]:
         columns = prediction.predictions.astype("float64").T
-        return self.task.summarize(dict(zip(self._metric_names, columns, strict=True)))
+        metrics = self.task.summarize(dict(zip(self._metric_names, columns, strict=True)))
+        self._check_finite(metrics["loss"], "evaluation loss")  # before the model is saved
+        return metrics
+
+    def _check_finite(self, loss: float, name: str) -> None:
+        if not math.isfinite(loss):
+            raise CrateError(f"the {name} is {loss} at step {self.state.global_step}; lower optimizer.lr")
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Run an epoch, unless the run is complete: Trainer would add a step to a run that ended within an epoch.
@@ -126,6 +137,8 @@ class CrateTrainer(Trainer):
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
+        if kwargs["resume_from_checkpoint"] is not None and kwargs["epoch"] == kwargs["epochs_trained"]:
+            self._resume_interval(kwargs["resume_from_checkpoint"])
         if hasattr(self.train_dataset, "set_epoch"):
             cast(Any, self.train_dataset).set_epoch(kwargs["epoch"])
         super()._run_epoch(*args, **kwargs)
@@ -133,8 +146,7 @@ class CrateTrainer(Trainer):
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         """Train on one batch; stop if the loss is not finite."""
         loss: Tensor = super().training_step(model, *args, **kwargs)
-        if not math.isfinite(float(loss)):
-            raise CrateError(f"the loss is {float(loss)} at step {self.state.global_step}; lower optimizer.lr")
+        self._check_finite(float(loss), "loss")
         first = math.isnan(self.recent_loss)
         self.recent_loss = float(loss) if first else 0.9 * self.recent_loss + 0.1 * float(loss)
         return loss
@@ -237,14 +249,19 @@ class CrateTrainer(Trainer):
         self._staging = True
         try:
             super()._save_checkpoint(model, trial)
-            if self.ema is not None and self.args.should_save:
-                self.ema.save(written)
+            interval = self._export_interval()
+            if self.args.should_save:
+                (written / INTERVAL).write_text(json.dumps(interval), encoding="utf-8")
+                if self.ema is not None:
+                    self.ema.save(written)
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                write_manifest(written)
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(folder / STAGING, ignore_errors=True)
             raise CrateError(_write_failure(folder, name, error)) from error
         finally:
             self._staging = False
-        self.accelerator.wait_for_everyone()
         if self.args.should_save:
             shutil.rmtree(folder / name, ignore_errors=True)
             written.rename(folder / name)
@@ -253,9 +270,53 @@ class CrateTrainer(Trainer):
                 shutil.rmtree(old, ignore_errors=True)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        if self.ema is not None:
-            self.ema.load(Path(resume_from_checkpoint))
+        with _readable(resume_from_checkpoint):
+            _check_state(TrainerState.load_from_json(str(Path(resume_from_checkpoint) / TRAINER_STATE_NAME)))
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            if self.ema is not None:
+                self.ema.load(Path(resume_from_checkpoint))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _readable(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _readable(checkpoint):
+            super()._load_rng_state(checkpoint)
+
+    def _export_interval(self) -> dict[str, Any]:
+        """Return the sums since the last log entry, so that the first entry after a resume covers its interval."""
+        loss = cast(Tensor, self.accelerator.reduce(self._tr_loss, "mean"))
+        totals = {name: [float(total), count] for name, (total, count) in self.totals.items()}
+        return {"last_logged": self._globalstep_last_logged, "loss": float(loss), "totals": totals}
+
+    def _resume_interval(self, checkpoint: str) -> None:
+        """Continue the sums of a checkpoint."""
+        with _readable(checkpoint):
+            interval = json.loads((Path(checkpoint) / INTERVAL).read_text(encoding="utf-8"))
+            self._globalstep_last_logged = int(interval["last_logged"])
+            self._tr_loss += interval["loss"]
+            self._total_loss_scalar -= interval["loss"]  # the mean loss of this session counts its own steps
+            for name, (total, count) in interval["totals"].items():
+                self.totals[name] = torch.tensor(float(total), device=self._tr_loss.device), int(count)
+
+
+@contextmanager
+def _readable(checkpoint: str | None) -> Iterator[None]:
+    """Say which checkpoint cannot be read. Its files may hold anything, so any error counts."""
+    try:
+        yield
+    except CrateError:
+        raise
+    except Exception as error:
+        why = " ".join(str(error).split())
+        raise CrateError(f"{checkpoint}: cannot be read ({why}); remove it to resume from the one before") from error
+
+
+def _check_state(state: TrainerState) -> None:
+    counts = isinstance(state.global_step, int) and isinstance(state.epoch, (int, float))
+    if not (counts and isinstance(state.log_history, list) and all(isinstance(e, dict) for e in state.log_history)):
+        raise ValueError(f"{TRAINER_STATE_NAME} has values of the wrong type")
 
 
 def _write_failure(folder: Path, name: str, error: Exception) -> str:

@@ -18,6 +18,7 @@ from .._files import atomic_folder
 from .._state import preserved_random_state, quiet_transformers
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
+from ..models.config import CrateConfig
 from ..models.layers import Layer
 from ..recipes import Recipe, load_recipe
 from ..recipes.files import Overrides
@@ -26,10 +27,13 @@ from ..tasks.base import balanced_samples
 from .callbacks import AverageWeights, Layerwise, Metrics, ProgressLine, SavedModels, TaskHooks
 from .folder import resumed_recipe
 from .interruption import TrainingStopped, interruptible
+from .manifest import write_manifest
 from .trainer import CrateTrainer
 
 if TYPE_CHECKING:
     from .run import Run
+
+_OF_IMAGES = {"image_size": "augment.image_size", "num_channels": "augment.channels"}
 
 
 def train(
@@ -58,12 +62,13 @@ def train(
         recipe = stored or load_recipe(name, overrides, variant)
     if output is None:
         raise CrateError("`output` is missing; give the folder of the run")
-    _ = recipe.data_name, recipe.source  # refuse a recipe without data or source before anything is opened
+    _check_trainable(recipe)
     run, checkpoint = Run.start(output, recipe, resume=resume)
-    with preserved_random_state(), quiet_transformers():
+    with run.lock, preserved_random_state(), quiet_transformers():
         task = run.task
         trainer = build_trainer(run, task, task.build_model(), quiet)
         if trainer.is_world_process_zero():
+            run.check_data(resume=checkpoint is not None)
             run.write_recipe()
         try:
             with interruptible(trainer) as interruption:
@@ -79,6 +84,21 @@ def train(
                 f"cannot write {run.folder}: {error.strerror}; continue with crate train --resume {run.source}"
             ) from error
     return run
+
+
+def _check_trainable(recipe: Recipe) -> None:
+    """Refuse a recipe that cannot be trained before anything is opened."""
+    _ = recipe.data_name, recipe.source  # refuses a recipe without data or source
+    of_data = {*CrateConfig.field_names(), "num_labels"} - set(CrateConfig.__annotations__)
+    for key in recipe.model.config:
+        if key in of_data:
+            raise CrateError(f"model.config.{key} is set by the data and by training; leave it out")
+        if key in _OF_IMAGES:
+            raise CrateError(f"model.config.{key} is set by the images; set {_OF_IMAGES[key]} instead")
+    if recipe.data.test_share == 1:
+        raise CrateError("data.test_share=1 leaves nothing to train on; use a smaller share")
+    if recipe.run.fsdp and os.environ.get("WORLD_SIZE", "1") == "1":
+        raise CrateError("run.fsdp=true shards a model over several processes; use torchrun or leave it out")
 
 
 def _evaluated(trainer: CrateTrainer) -> bool:
@@ -189,3 +209,4 @@ def save_model(trainer: CrateTrainer, folder: Path) -> None:
     if trainer.args.should_save:
         with atomic_folder(folder) as draft:
             trainer.task.save(trainer.inner, weights, draft)
+            write_manifest(draft)

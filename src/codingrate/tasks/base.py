@@ -271,6 +271,10 @@ class Task(ABC):
     def predict(self, model: CratePreTrainedModel, inputs: Sequence[Any]) -> list[Any]:
         """Return the model's answer to every input: labels with scores, features or text."""
 
+    def write_sample(self, folder: Path, count: int) -> Path | None:
+        """Write `count` samples of the evaluation data to a file that `--data` can read; None if a task has no form."""
+        return None
+
     @abstractmethod
     def samples(self, split: str | None, limit: int) -> Samples:
         """Describe the samples that `batches` reads."""

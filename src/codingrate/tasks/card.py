@@ -33,18 +33,18 @@ parameters, attention `{attention}`, sparsifier `{sparsifier}`.{classes}
 ```python
 import codingrate
 
-run = codingrate.Run("FOLDER")  # this folder, or its id on the hub
+run = codingrate.Run("{source}")
 print(run.predict({example}))
 run.inspect().save("report")
 ```
-
+{about}
 The model is also one of transformers. Its Auto classes know it after `import codingrate`:
 
 ```python
 import codingrate
 from transformers import {auto}
 
-model = {auto}.from_pretrained("FOLDER")
+model = {auto}.from_pretrained("{folder}")
 ```
 
 ## Recipe
@@ -54,8 +54,14 @@ model = {auto}.from_pretrained("FOLDER")
 """
 
 
-def model_card(model: CratePreTrainedModel, recipe: Recipe) -> str:
-    """Return the text of the model card."""
+def model_card(
+    model: CratePreTrainedModel, recipe: Recipe, source: str = "FOLDER", folder: str = "FOLDER", about: str = ""
+) -> str:
+    """Return the text of the model card.
+
+    `source` is what `Run` opens and `folder` what `from_pretrained` reads; by default they stand for this folder.
+    `about` are further paragraphs: results, license and limits.
+    """
     config, name = model.config, type(model).__name__.removeprefix("FSDP")  # PyTorch's prefix of a sharded class
     auto, pipeline = _AUTO[name]
     labels = list((config.id2label or {}).values()) if name.endswith("Classification") else []
@@ -73,5 +79,8 @@ def model_card(model: CratePreTrainedModel, recipe: Recipe) -> str:
         classes=f" Classes: {shown}." if labels else "",
         example='"photo.jpg"' if config.modality == "vision" else '"a text"',
         auto=auto,
+        source=source,
+        folder=folder,
+        about=f"\n{about.strip()}\n" if about else "",
         recipe=yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True),
     )

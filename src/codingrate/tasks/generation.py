@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 DEFAULT_TOKENS = 200
 """Number of new tokens."""
+SMALLEST, LARGEST = 0.001, 1000.0
+"""Bounds of the temperature and of the repetition penalty."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ def generate(
         raise CrateError("--stop is an empty text; give a text that ends the continuation")
     check_tokenizer(tokenizer, model.config)
     settings = settings or {"do_sample": True, "temperature": 0.8, "top_k": 50}
+    _check_scales(settings)
     settings["max_new_tokens"] = tokens or DEFAULT_TOKENS
     ids: Any = tokenizer(prompt, return_tensors="pt")["input_ids"].to(model.device)
     length, end = ids.shape[1], tokenizer.eos_token_id
@@ -127,6 +130,14 @@ class _Contains(StoppingCriteria):
         return torch.tensor(ends, device=input_ids.device)
 
 
+def _check_scales(settings: Mapping[str, Any]) -> None:
+    """Refuse factors of the logits with which they or their probabilities would not be finite."""
+    for name in ("temperature", "repetition_penalty"):
+        value = settings.get(name)
+        if value is not None and not SMALLEST <= value <= LARGEST:
+            raise CrateError(f"{name} is {value}; it must be at least {SMALLEST} and at most {LARGEST}")
+
+
 def sampling_settings(
     temperature: float | None = None,
     top_k: int | None = None,
@@ -148,6 +159,7 @@ def sampling_settings(
         return {"do_sample": False, "num_beams": beams or 1, **penalty}
     if temperature is not None and not temperature > 0:
         raise CrateError(f"--temperature is {temperature}; it must be positive. Use --greedy for the limit 0")
+    _check_scales({"temperature": temperature, "repetition_penalty": repetition_penalty})
     if top_p is not None and not 0 < top_p <= 1:
         raise CrateError(f"--top-p is {top_p}; it must lie in (0, 1]")
     settings: dict[str, Any] = {"do_sample": True, "temperature": 0.8 if temperature is None else temperature}

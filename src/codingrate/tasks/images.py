@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -19,12 +20,15 @@ from ..data import (
     CorruptImages,
     EvaluationBatches,
     ImageData,
+    balanced_indices,
     collate,
     load_images,
     read_image,
     sample_photographs,
     torch_dataset,
 )
+from ..data.columns import label_indices
+from ..data.sources import image_dataset
 from ..errors import CrateError
 from ..evaluation.features import check_image_input
 from ..models.base import CratePreTrainedModel, eval_mode
@@ -202,6 +206,15 @@ class ImageTask(Task):
             "to judge."
         )
         return photographs, replace(augment, evaluation="resize"), (note,)
+
+    def write_sample(self, folder: Path, count: int) -> Path | None:
+        """Write images of the test split, balanced over classes, as sample.parquet."""
+        data = self.data
+        rows = data.test.select(balanced_indices(label_indices(data.test, data.label_column), count))
+        images = (row[data.image_column] for row in rows)
+        content = [image["bytes"] or Path(image["path"]).read_bytes() for image in images]
+        image_dataset(content, rows[data.label_column], data.classes).to_parquet(str(folder / "sample.parquet"))
+        return folder / "sample.parquet"
 
     def samples(self, split: str | None, limit: int) -> Samples:
         data, _, notes = self.inspected

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from .._distributed import main_process_first
+from .._files import write_text
 from .._report import Report
 from ..data import (
     Blocks,
@@ -167,6 +169,11 @@ class LanguageTask(TextTask):
     def answered(self, model: CratePreTrainedModel, ids: Tensor) -> tuple[list[Sample], str]:
         """Return what the model makes of the beginning of a text, and a title for it."""
         raise NotImplementedError  # abstract
+
+    def write_sample(self, folder: Path, count: int) -> Path | None:
+        """Write the beginning of the validation text, `count` blocks long, as sample.txt."""
+        ids = self.tokens("validation").array()[: count * self.recipe.text.block].tolist()
+        return write_text(folder / "sample.txt", str(self.tokenizer.decode(ids, skip_special_tokens=True)))
 
     def samples(self, split: str | None, limit: int) -> Samples:
         split = split or self.default_split

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -241,6 +242,13 @@ class SequenceClassification(TextTask):
         with eval_mode(model), torch.inference_mode():
             logits = self._logits(model, {name: ids.to(model.device) for name, ids in batch.items()}).float()
         return logits[:, 0].tolist() if logits.shape[1] == 1 else labeled_scores(model, logits.softmax(-1))
+
+    def write_sample(self, folder: Path, count: int) -> Path | None:
+        """Write labeled sentences, balanced over classes, as sample.parquet."""
+        rows = self.data.sentences.split(next(iter(self.data.sentences.validation)))
+        chosen = balanced_indices(self.dataset(next(iter(self.data.sentences.validation))).labels, count)
+        rows.select(chosen).to_parquet(str(folder / "sample.parquet"))
+        return folder / "sample.parquet"
 
     def samples(self, split: str | None, limit: int) -> Samples:
         split = split or next(iter(self.data.sentences.validation))

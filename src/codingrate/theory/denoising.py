@@ -98,7 +98,12 @@ def attention_denoise(z: Tensor, bases: Tensor, sigma: float) -> Tensor:
 def nearest_subspace(z: Tensor, bases: Tensor) -> Tensor:
     """Return the index of the subspace nearest to z, argmax_k ‖U_k*z‖, (..., d) → (...) in int64."""
     check_orthonormal(bases)
-    return codes(check_points(z, bases), bases).square().sum(-1).argmax(-1)
+    z = check_points(z, bases)
+    if not bool(z.isfinite().all()):
+        raise CrateError("z holds NaN or infinity, which no subspace is near to")
+    size = z.abs().amax(-1, keepdim=True)
+    large = size > 1e9  # the squares of larger entries could overflow
+    return codes(z / size.where(large, 1), bases).square().sum(-1).argmax(-1)
 
 
 def project_nearest(z: Tensor, bases: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +128,32 @@ def _norm(z: Tensor) -> Tensor:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a run's metrics.jsonl; a line that was cut short when the process was killed is skipped."""
+    """Read the lines of a run's metrics.jsonl; a last line that a killed process could not complete is skipped."""
+    try:
+        *texts, _ = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise CrateError(f"{path}: cannot be read ({error.strerror}); give a run that was trained") from error
     lines = []
-    for text in path.read_text().splitlines():
-        with suppress(json.JSONDecodeError):
-            lines.append(json.loads(text))
+    for number, text in enumerate(texts, 1):
+        try:
+            lines.append(_checked_line(json.loads(text)))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise CrateError(f"{path}: line {number} is damaged; restore the file, or remove the line") from None
     return lines
+
+
+def _checked_line(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line of metrics; raise an error if it has not the keys and types that a run writes."""
+    layers = line["layers"] if line["kind"] == "layerwise" else []
+    if type(line["step"]) is not int or (line["kind"] == "end" and line["train_runtime"] is None):
+        raise ValueError
+    for layer in layers:
+        _ = layer["layer"], layer["compression"], layer["nonzero"]
+    for entry in (line, *layers):
+        for key, value in entry.items():
+            if key not in ("kind", "first_unreadable", "layers"):
+                _ = math.isfinite(0.0 if value is None else value)  # raises a TypeError for other than numbers
+    return line
 
 
 def across_training(metrics: Path) -> pd.DataFrame:

@@ -130,6 +130,8 @@ class _Collector:
         code, real = code.cpu(), batch.real.cpu()
         top, width, window = self.ids.shape
         rows = code[real]  # (R, U)
+        if not bool(rows.isfinite().all()):
+            raise CrateError("the sparse code of a layer holds NaN or infinity; the model has diverged")
         size = rows.abs()
         self.fired = self.fired + (rows != 0).sum(0)
         self.total = self.total + size.sum(0, dtype=torch.float64)

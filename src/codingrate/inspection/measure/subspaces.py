@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ... import objective
+from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
 from ...operators import orthogonality_gap
 from .tracing import bases_of, dictionary_of, encoder_layers
@@ -84,6 +85,8 @@ def subspace_coherence(model: CratePreTrainedModel) -> pd.DataFrame:
     for number, layer in enumerate(encoder_layers(model), 1):
         row: dict[str, float] = {"layer": number, "random": random_mean_cosine(model.config.hidden_size)}
         bases, dictionary = bases_of(layer), dictionary_of(layer)
+        if not all(bool(weight.isfinite().all()) for weight in (bases, dictionary) if weight is not None):
+            raise CrateError(f"the weights of layer {number} hold NaN or infinity; the model has diverged")
         if bases is not None:
             size, cosines, K = gram(bases).abs(), principal_cosines(bases), len(bases)
             row |= _mean_and_max("across", _off_diagonal_blocks(size, K))

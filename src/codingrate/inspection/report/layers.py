@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ..._files import atomic_write
+from ..._fonts import plot_label
 from ...errors import CrateError
 from ...models.config import CrateConfig
 from ..measure.predictions import (
@@ -73,7 +74,7 @@ def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Desig
     ) -> Panel:
         """Draw a plot per column of `plots`; the table has `others` too."""
         curves = {
-            heading: [Curve(table, column, model) for model, table in tables.items()]
+            heading: [Curve(table, column, plot_label(model)) for model, table in tables.items()]
             for column, heading in plots.items()
         }
         draw_curves = partial(draw_plots, plots=curves, **draw)
@@ -90,7 +91,9 @@ def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Desig
 
     step = {"before": "before attention", "compression": "after", "same_size": "after, at the norm before"}
     steps = {
-        f"$R^c(\\cdot\\,|\\,U^\\ell)$ of {model}": [Curve(table, column, label) for column, label in step.items()]
+        f"$R^c(\\cdot\\,|\\,U^\\ell)$ of {plot_label(model)}": [
+            Curve(table, column, label) for column, label in step.items()
+        ]
         for model, table in tables.items()
     }
     changes = [finding for model, table in tables.items() for finding in _judge_steps(table, built[model], model)]

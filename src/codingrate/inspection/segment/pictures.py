@@ -26,6 +26,7 @@ from .cuts import Box, bounding_box, maskcut
 
 SIDE = 480  # default side in pixels of the square to which an image is resized, as in MaskCut
 GRID = 60  # largest default number of patches along a side: 3,600 patches, whose graph takes 100 MB
+MAX_GRID = 128  # largest number of patches along a side: 16,384 patches, whose graph takes 2 GB
 COLORS = ((230, 159, 0), (0, 114, 178), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233))
 """Colors that most people can tell apart, including the color-blind (Okabe and Ito)."""
 
@@ -101,6 +102,10 @@ def square_input(
     patch = model.config.patch_size
     if side < patch or side % patch:
         raise CrateError(f"side {side} is not divisible by the model's patch_size {patch}; use {_nearest(side, patch)}")
+    if side > MAX_GRID * patch:
+        raise CrateError(
+            f"side {side} has more than {MAX_GRID} patches of {patch} pixels; use at most {MAX_GRID * patch}"
+        )
     augment = replace(augment, image_size=side, evaluation="resize", interpolation="lanczos")
     square = crop_for_evaluation(image, augment)
     values = torch.from_numpy(np.array(square))

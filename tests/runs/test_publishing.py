@@ -1,0 +1,86 @@
+"""Published runs, those that ship with the package, and names that open them."""
+
+import json
+
+import pytest
+import torch
+
+import codingrate as cr
+from codingrate.models import pretrained
+from codingrate.runs import check_published, publish
+from tests.refusals import refused
+
+from .toys import train_toy
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory):
+    """A folder with one published run on digits."""
+    folder = tmp_path_factory.mktemp("weights")
+    run = train_toy(folder.parent / "run")
+    publish(run, folder / "crate-toy", about="Trained for a test.", samples=20)
+    return folder
+
+
+def test_a_published_run_opens_like_the_run(shipped):
+    run = cr.Run(shipped / "crate-toy")
+    assert run.recipe.data.name == "digits"
+    assert run.finished
+    stored = json.loads((shipped / "crate-toy" / "sample.json").read_text())
+    assert check_published(run)["top1"] == (stored["metrics"]["top1"],) * 2
+    assert run.evaluate().metrics["loss"] == pytest.approx(run.metrics["loss"], rel=1e-2), "16 bits change little"
+    assert run.model().dtype == torch.float32
+    card = (shipped / "crate-toy" / "README.md").read_text()
+    assert "Trained for a test." in card
+    assert "from_pretrained" in card
+
+
+def test_shipped_names_open_everywhere(shipped, monkeypatch, tmp_path):
+    monkeypatch.setattr(pretrained, "WEIGHTS", shipped)
+    monkeypatch.chdir(tmp_path)
+    assert cr.pretrained_names("crate-*") == ["crate-toy"]
+    run, model = cr.Run("crate-toy"), cr.create_model("crate-toy", pretrained=True)
+    for one, two in zip(model.parameters(), run.model().parameters(), strict=True):
+        assert torch.equal(one, two)
+    assert run.output_folder("evaluation") == run.output_folder("evaluation").relative_to("."), "not in the package"
+    report = run.evaluate()
+    assert report.save(run.output_folder("evaluation")).parent.resolve() == tmp_path
+    refused("leave out sparsity", cr.create_model, "crate-toy", pretrained=True, sparsity=1)
+    refused("did you mean 'crate-toy'", cr.create_model, "crate-tiy", pretrained=True)
+    refused("did you mean 'crate-toy'", cr.Run, "crate-toyy")
+
+
+def test_damage_is_noticed(shipped, tmp_path):
+    from shutil import copytree
+
+    from safetensors.torch import load_file, save_file
+
+    copy = copytree(shipped / "crate-toy", tmp_path / "copy")
+    file = copy / "model" / "last" / "model.safetensors"
+    weights = load_file(file)
+    weights["head.bias"] = weights["head.bias"].flip(0) + 3 * torch.arange(10)
+    save_file(weights, file, metadata={"format": "pt"})
+    refused("on its sample, but was", check_published, cr.Run(copy))
+    file.write_bytes(file.read_bytes()[:-100])
+    refused("model.safetensors", cr.Run(copy).model)
+    file.unlink()
+    refused(str(copy), cr.Run(copy).model)
+
+
+def test_what_cannot_be_published(shipped, tmp_path):
+    run = cr.Run(shipped / "crate-toy")
+    refused("exists already", publish, run, shipped)
+    refused("only a run can be published", publish, cr.Run("crate-tiny-patch16-224"), tmp_path / "x")
+    refused("only published runs can be checked", check_published, cr.Run("crate-tiny-patch16-224"))
+
+
+@pytest.mark.parametrize("name", cr.pretrained_names())
+def test_shipped_models_give_their_stored_metrics(name):
+    run = cr.Run(name)
+    assert check_published(run)
+    assert all(parameter.isfinite().all() for parameter in run.model().parameters())
+
+
+def test_shipped_weights_are_small():
+    files = [file for file in pretrained.WEIGHTS.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) <= 25e6
