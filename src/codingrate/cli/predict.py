@@ -45,14 +45,12 @@ def _inputs(modality: str, inputs: Sequence[str]) -> tuple[list[str], list[Any]]
 
 def _image_files(path: Path) -> list[Path]:
     """Return an image file itself, or the images below a folder in order of their names."""
-    from PIL import Image
-
+    from ..data.sources import IMAGE_SUFFIXES
     from ..errors import CrateError
 
     if not path.is_dir():
         return [path]
-    known = Image.registered_extensions()
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in known)
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
         raise CrateError(f"{path}: there are no images in the folder")
     return files

@@ -48,7 +48,7 @@ _READABLE: dict[str, tuple[str, ...]] = {
     "text": (*TABLES, *TEXT_SUFFIXES),
     "sentences": tuple(TABLES),
 }
-_IMAGE_SUFFIXES = (
+IMAGE_SUFFIXES = (
     ".avif", ".bmp", ".gif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff",
     ".webp",
 )  # fmt: skip
@@ -372,13 +372,13 @@ def _open_class_folders(root: Path) -> dict[str, Any]:
 
 
 def _open_classes(root: Path) -> Any:
-    images = {folder: _files_below(folder, _IMAGE_SUFFIXES) for folder in _subfolders(root)}
+    images = {folder: _files_below(folder, IMAGE_SUFFIXES) for folder in _subfolders(root)}
     if not images:
-        loose = _files_below(root, _IMAGE_SUFFIXES)
+        loose = _files_below(root, IMAGE_SUFFIXES)
         advice = "put the images of each class into a folder of their own" if loose else "it has no images either"
         raise CrateError(f"{root} has no class folders; {advice}")
     if not any(images.values()):
-        raise CrateError(f"no images below {root}; known file types are {' '.join(_IMAGE_SUFFIXES)}")
+        raise CrateError(f"no images below {root}; known file types are {' '.join(IMAGE_SUFFIXES)}")
     for folder, files in images.items():
         if not files:
             raise CrateError(f"class folder {folder} has no images; fill it or remove it")
