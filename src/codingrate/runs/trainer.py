@@ -296,7 +296,7 @@ class CrateTrainer(Trainer):
             interval = json.loads((Path(checkpoint) / INTERVAL).read_text(encoding="utf-8"))
             self._globalstep_last_logged = int(interval["last_logged"])
             self._tr_loss += interval["loss"]
-            self._total_loss_scalar -= interval["loss"]  # the mean loss of this session counts its own steps
+            self._total_loss_scalar -= interval["loss"]  # the mean loss since the resume counts its own steps
             for name, (total, count) in interval["totals"].items():
                 self.totals[name] = torch.tensor(float(total), device=self._tr_loss.device), int(count)
 
