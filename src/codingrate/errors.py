@@ -40,11 +40,13 @@ ALIASES = {
 class CrateError(ValueError):
     """Bad input; the message is one line that names the argument, option or file and says what to do.
 
-    Names and values in it come from anywhere: line breaks become spaces, and lone surrogates their escapes.
+    Names and values in it come from anywhere: line breaks become spaces, lone surrogates their escapes, and the middle
+    of a message that no one would read is left out.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.encode("utf-8", "backslashreplace").decode().splitlines()))
+        line = " ".join(message.encode("utf-8", "backslashreplace").decode().splitlines())
+        super().__init__(line if len(line) <= 4000 else f"{line[:2000]} … {line[-1000:]}")
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str], meant: str | None = None) -> CrateError:
