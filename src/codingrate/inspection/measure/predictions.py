@@ -91,7 +91,7 @@ class Finding:
 
     quantity: str
     measured: str
-    """What was measured, as a part of a sentence."""
+    """The measurement, as a part of a sentence."""
     verdict: Verdict | None = None
     """None if there is no prediction, or if nothing counts."""
     model: str = ""

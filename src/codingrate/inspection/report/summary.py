@@ -44,7 +44,7 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """What the model makes of one sample."""
+    """A sample with the prediction of the model."""
 
     caption: str  # what it predicts, and what is true
     correct: bool | None = None  # whether the prediction is right, if it can be
@@ -55,7 +55,7 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """How good a model is at its task."""
+    """The metrics of a model at its task, with samples."""
 
     scores: Sequence[Score] = ()
     samples: Sequence[Sample] = ()
