@@ -59,6 +59,13 @@ def unknown_name(kind: str, name: object, known: Iterable[str], meant: str | Non
     return CrateError(f"unknown {kind} {shown(name)}; {hint}")
 
 
+def check_positive(**sizes: int | None) -> None:
+    """Raise an error for the first size that is not a positive integer; None means that the size was not given."""
+    for name, value in sizes.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**63):
+            raise CrateError(f"{name} is {shown(value)}; it must be a positive integer")
+
+
 def shown(value: object) -> str:
     """Return the `repr` of a value for a message, cut to 100 characters."""
     try:

@@ -146,3 +146,12 @@ def test_a_folder_without_a_tokenizer(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(CrateError, match="cannot load the tokenizer"):
         load_tokenizer(str(tmp_path))
+
+
+def test_a_folder_with_wrong_values(tmp_path):
+    """Loading does not notice them; the first text does."""
+    load_tokenizer("bytes").save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": {}}))
+    with pytest.raises(CrateError, match="cannot load the tokenizer"):
+        load_tokenizer(str(tmp_path))

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers
+from PIL import Image
 from safetensors.torch import load_file
 
 import codingrate as cr
@@ -541,8 +542,20 @@ def test_a_damaged_line_of_metrics_is_an_error(damaged, line):
 
 
 @pytest.mark.parametrize("text", ["a\ud800", ("a", "b\ud800"), "x\udcff.png"])
-def test_texts_that_are_not_unicode(damaged, text):
+def test_texts_that_are_not_unicode(damaged, gpt, bert, text):
     refused("is not UTF-8", cr.Run(damaged).predict, [text])
+    if isinstance(text, str):
+        refused("a lone surrogate", gpt.generate, text)
+        refused("a lone surrogate", bert.fill, f"{text} <mask>")
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 2.5, "8", 10**30])
+def test_batch_sizes_that_are_not(run, gpt, bert, size):
+    message = "it must be a positive integer"
+    calls = [run.evaluate, run.predict, gpt.evaluate, gpt.perplexity, bert.evaluate, run.probe, run.inspect]
+    for call in calls:
+        arguments = [[Image.new("L", (8, 8))]] if call == run.predict else []
+        refused(message, call, *arguments, batch_size=size)
 
 
 # Recipes that cannot be trained

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,8 @@ import torch
 import yaml
 from transformers import AutoModelForImageClassification, TrainerCallback
 
+from codingrate.data import ImageDataset
+from codingrate.errors import CrateError
 from codingrate.inspection import layerwise
 from codingrate.operators import ATTENTION, SPARSIFIERS
 from codingrate.recipes import load_recipe
@@ -316,3 +320,17 @@ def test_the_toy_has_four_steps_per_epoch():
     recipe = toy()
     assert recipe.model.config == MODEL
     assert recipe.schedule.batch_size * 4 > len(toy_task().data.train) == 1438 > recipe.schedule.batch_size * 3
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_while_data_is_loaded_is_one_line(tmp_path, few, monkeypatch, workers):
+    def refuse(self, indices):
+        raise CrateError("label 9 is outside")
+
+    monkeypatch.setattr(ImageDataset, "__getitems__", refuse)
+    assert refused("label 9", train_toy, tmp_path / "run", {**few, "data.workers": workers}) == "label 9 is outside"
+
+
+def test_a_loader_process_that_is_killed_is_one_line(tmp_path, few, monkeypatch):
+    monkeypatch.setattr(ImageDataset, "__getitems__", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    refused("a process that loads data has ended", train_toy, tmp_path / "run", {**few, "data.workers": 1})

@@ -8,11 +8,11 @@ from .image_files import CorruptImages, UnreadableImageError, decode_image, read
 from .images import EvaluationBatches, ImageData, ImageDataset, ImageExample, ImageStream, collate
 
 # isort: split
-from .images import load_batches, load_images, sample_photographs, torch_dataset
+from .images import load_batches, load_images, loader_errors, sample_photographs, torch_dataset
 from .objects import BACKGROUND, VOID, CocoData, CocoImage, CocoObject, VocImage, load_coco, load_voc
 from .sentences import SentenceData, SentenceDataset, SentenceExample, load_sentences, sentence_collator
 from .sources import Splits, open_splits
-from .text import Documents, TextData, TextDocuments, load_text
+from .text import Documents, TextData, TextDocuments, check_text, load_text
 from .tokens import TokenFile, byte_characters, check_tokenizer, id_count, load_tokenizer
 
 # isort: split
@@ -24,9 +24,10 @@ __all__ = [
     "CocoObject", "CorruptImages", "Documents", "EvaluationBatches", "Fingerprint", "GlueTask", "ImageData",
     "ImageDataset", "ImageExample", "ImageStream", "Masking", "RandomBlocks", "SentenceData", "SentenceDataset",
     "SentenceExample", "Splits", "TextData", "TextDocuments", "TokenFile", "UnreadableImageError", "ViewAugment",
-    "Views", "VocImage", "balanced_indices", "byte_characters", "check_tokenizer", "collate", "crop_for_evaluation",
-    "dataset_names", "decode_image", "describe_change", "id_count", "load_batches", "load_coco", "load_images",
-    "load_sentences", "load_text", "load_tokenizer", "load_voc", "mask_own_tokens", "mask_tokens", "match_classes",
-    "open_splits", "pack_text", "read_image", "read_picture", "read_tokens", "sample_photographs", "sentence_collator",
-    "stratified_split", "text_names", "token_cache", "torch_dataset", "unnormalize", "view_augments",
+    "Views", "VocImage", "balanced_indices", "byte_characters", "check_text", "check_tokenizer", "collate",
+    "crop_for_evaluation", "dataset_names", "decode_image", "describe_change", "id_count", "load_batches",
+    "load_coco", "load_images", "load_sentences", "load_text", "load_tokenizer", "load_voc", "loader_errors",
+    "mask_own_tokens", "mask_tokens", "match_classes", "open_splits", "pack_text", "read_image", "read_picture",
+    "read_tokens", "sample_photographs", "sentence_collator", "stratified_split", "text_names", "token_cache",
+    "torch_dataset", "unnormalize", "view_augments",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from .._files import is_hub_id
-from ..errors import CrateError, unknown_name
+from ..errors import CrateError, check_positive, unknown_name
 from .augment import Augment, Views, view_augments
 from .catalog import BUILT_IN_IMAGES, IMAGES
 from .classes import ClassMap, balanced_indices, match_classes
@@ -370,9 +370,7 @@ class EvaluationBatches:
     """Names of the images that could not be read; known after an iteration."""
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.workers < 0 or (self.limit is not None and self.limit < 1):
-            values = f"got {self.batch_size}, {self.limit} and {self.workers}"
-            raise CrateError(f"`batch_size` and `limit` must be positive and `workers` not negative ({values})")
+        check_positive(batch_size=self.batch_size, limit=self.limit, workers=self.workers or None)
         self.dataset = self.data.split(self.split)
         """The part of the split that is read."""
         if self.limit is not None and self.data.streaming:
@@ -407,16 +405,28 @@ class EvaluationBatches:
 def load_batches(loader: Iterable[T]) -> Iterator[T]:
     """Yield the batches of a DataLoader; an error in a worker, or its end, becomes an error of one line."""
     batches: Any = None
+    with loader_errors():
+        try:
+            batches = iter(loader)
+            yield from batches
+        except (RuntimeError, ConnectionError, EOFError):
+            with contextlib.suppress(RuntimeError, AttributeError):  # else torch would raise the error again, anywhere
+                batches._shutdown_workers()
+            raise
+
+
+@contextlib.contextmanager
+def loader_errors() -> Iterator[None]:
+    """Turn an error in a worker of a DataLoader, or its end, into an error of one line."""
     try:
-        batches = iter(loader)
-        yield from batches
-    except CrateError as error:  # torch puts the worker's traceback before the message
-        raise CrateError(str(error).rpartition("CrateError: ")[2]) from error
+        yield
+    except CrateError as error:
+        if "CrateError: " not in str(error):
+            raise
+        raise CrateError(str(error).rpartition("CrateError: ")[2]) from error  # torch put the worker's traceback before
     except (RuntimeError, ConnectionError, EOFError) as error:  # a worker may end while it sends a batch
         if isinstance(error, RuntimeError) and not re.search(r"DataLoader worker .*(killed|exited)", str(error)):
             raise
-        with contextlib.suppress(RuntimeError, AttributeError):  # else torch would raise the error again, anywhere
-            batches._shutdown_workers()
         advice = "use fewer workers or a smaller batch size, in case memory ran out"
         raise CrateError(f"a process that loads data has ended: {first_line(error)}; {advice}") from error
 

@@ -62,9 +62,9 @@ class Documents(ABC):
 def check_text(text: Any) -> None:
     """Refuse what is not a text, or has lone surrogates, which cannot be encoded."""
     if not isinstance(text, str):
-        raise CrateError(f"a document must be a string (got {text!r:.40}, a {type(text).__name__})")
+        raise CrateError(f"a text must be a string (got {text!r:.40}, a {type(text).__name__})")
     if not is_utf8(text):
-        raise CrateError(f"a document has a lone surrogate, which UTF-8 cannot encode: {text!a:.40}")
+        raise CrateError(f"a text has a lone surrogate, which UTF-8 cannot encode: {text!a:.40}")
 
 
 class TextDocuments(Documents):

@@ -144,6 +144,7 @@ def _from_pretrained(spec: str) -> PreTrainedTokenizerFast:
             raise unknown_name("tokenizer", spec.lower(), _NEW)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder if os.path.exists(folder) else spec, trust_remote_code=False)
+        tokenizer("a")  # fails for wrong values in its files that loading does not notice
     except Exception as error:  # missing, no network, damaged: the advice is the same
         advice = "use 'bytes', 'bpe', a folder with tokenizer.json or a hub id"
         raise CrateError(f"cannot load the tokenizer {spec!r}; {advice} [{first_line(error)}]") from error

@@ -17,8 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from .._report import EvaluationReport
-from ..data import TokenFile, check_tokenizer
-from ..errors import CrateError
+from ..data import TokenFile, check_text, check_tokenizer
+from ..errors import CrateError, check_positive
 from ..models import CrateForCausalLM, CrateForMaskedLM
 from ..models.base import CratePreTrainedModel, eval_mode
 from .features import move_to_device
@@ -67,7 +67,7 @@ def perplexity(
     ids = _token_ids(tokens)[:limit]
     block = _context_length(model, CrateForCausalLM, "perplexity", block)
     stride = max(block // 2, 1) if stride is None else stride
-    _check_positive(batch_size=batch_size, limit=limit)
+    check_positive(batch_size=batch_size, limit=limit)
     if not 1 <= stride <= block:
         raise CrateError(f"stride is {stride}; it must lie between 1 and the block, {block}")
     if len(ids) < 2:
@@ -97,7 +97,7 @@ def sampled_loss(
     """
     ids = _token_ids(tokens)
     block = _context_length(model, CrateForCausalLM, "sampled_loss", block)
-    _check_positive(batch_size=batch_size, iterations=iterations)
+    check_positive(batch_size=batch_size, iterations=iterations)
     if seed < 0:
         raise CrateError(f"seed is {seed}; it must not be negative")
     if len(ids) <= block:
@@ -193,7 +193,7 @@ def lambada_accuracy(
     Texts longer than the context length lose their beginning.
     """
     length = _context_length(model, CrateForCausalLM, "lambada_accuracy")
-    _check_positive(batch_size=batch_size)
+    check_positive(batch_size=batch_size)
     if isinstance(model, CrateForCausalLM):
         check_tokenizer(tokenizer, model.config)
     passages = [_split_last_word(number, text, generate) for number, text in enumerate(texts, 1)]
@@ -279,7 +279,8 @@ class Candidate:
 def fill_masks(model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, top: int = 5) -> list[list[Candidate]]:
     """Return the `top` most likely tokens for each mask of a text, written `<mask>` or as the tokenizer's own mask."""
     length = _context_length(model, CrateForMaskedLM, "fill_masks")
-    _check_positive(top=top)
+    check_positive(top=top)
+    check_text(text)
     if tokenizer.mask_token is None:
         raise CrateError("the tokenizer has no mask token; use the tokenizer of a masked language model")
     own = str(tokenizer.mask_token)
@@ -304,13 +305,6 @@ def _token_text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
 
 
 # checks of the input
-
-
-def _check_positive(**sizes: int | None) -> None:
-    """Raise an error for the first size below 1; None means that the size was not given."""
-    for name, value in sizes.items():
-        if value is not None and value < 1:
-            raise CrateError(f"{name} is {value}; it must be positive")
 
 
 def _token_ids(tokens: TokenFile | NDArray[Any]) -> NDArray[Any]:

@@ -53,15 +53,16 @@ def read_folder(folder: Path, *others: str) -> dict[str, Tensor]:
         file = next((folder / name for name in names if (folder / name).is_file()), None)
         if file is None:
             raise CrateError(f"holds no weights; expected {' or '.join(names)}")
-        return _read_named(file)
+        return read_named(file)
     shards = read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):
         raise CrateError(f"{index.name} has no weight_map of tensors to files; save the model again")
     files = sorted({Path(name).name for name in shards.values()})  # files of this folder, never of another one
-    return {key: tensor for file in files for key, tensor in _read_named(folder / file).items()}
+    return {key: tensor for file in files for key, tensor in read_named(folder / file).items()}
 
 
-def _read_named(file: Path) -> dict[str, Tensor]:
+def read_named(file: Path) -> dict[str, Tensor]:
+    """Read every tensor of a file; its name begins the message of an error."""
     try:
         return read_tensors(file)
     except CrateError as error:

@@ -24,7 +24,8 @@ from ..errors import CrateError, unknown_name
 from ..inspection import read_metrics
 from ..models import CrateForSelfDistillation
 from ..models.base import CratePreTrainedModel
-from ..models.loading import load_model
+from ..models.checkpoint_file import read_named
+from ..models.loading import load_model, load_weights
 from ..models.presets import create_model, list_models
 from ..models.pretrained import pretrained_folder, pretrained_names
 from ..recipes import Recipe, build_recipe, load_recipe, save_recipe
@@ -411,11 +412,11 @@ def _saved_transform(file: Path, image_size: int) -> dict[str, Any]:
 
 def _evaluated_weights(model: CratePreTrainedModel, folder: Path) -> CratePreTrainedModel:
     """Return the model that a training checkpoint would be evaluated as: the teacher, or the average of the weights."""
-    from safetensors.torch import load_file
+    from .optimizers import WeightAverage
 
-    average = folder / "ema.safetensors"
+    average = folder / WeightAverage.FILE
     if average.is_file():
-        model.load_state_dict(load_file(average), strict=False)
+        load_weights(model, {**model.state_dict(), **read_named(average)})
     return model.as_backbone() if isinstance(model, CrateForSelfDistillation) else model
 
 

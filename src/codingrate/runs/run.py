@@ -12,7 +12,7 @@ from .._files import is_utf8
 from .._report import Report
 from .._state import seeded
 from ..data import ClassMap
-from ..errors import CrateError, shown
+from ..errors import CrateError, check_positive, shown
 from ..models.base import CratePreTrainedModel
 from ..recipes import load_recipe
 from .folder import Checkpoint, RunFolder
@@ -71,6 +71,7 @@ class Run(RunFolder):
         single = isinstance(inputs, (str, Path)) or hasattr(inputs, "convert")
         values = [inputs] if single else list(inputs)
         _check_texts(values)
+        check_positive(batch_size=batch_size)
         answers: list[Any] = []
         with self.progress("predict", len(values)) as advance:
             for start in range(0, len(values), batch_size):
@@ -98,13 +99,11 @@ class Run(RunFolder):
     def generate(self, prompt: str, *, checkpoint: Checkpoint = "last", **options: Any) -> tasks.Generation:
         """Continue a prompt; see `codingrate.tasks.generate` for the options."""
         self.expect_task("causal-lm", "generate")
-        _check_texts([prompt])
         return tasks.generate(self.loaded(checkpoint), self.processor, prompt, **options)
 
     def fill(self, text: str, top: int = 5, *, checkpoint: Checkpoint = "last") -> list[list[evaluation.Candidate]]:
         """Return the `top` most probable tokens for each mask of a text."""
         self.expect_task("masked-lm", "fill")
-        _check_texts([text])
         return evaluation.fill_masks(self.loaded(checkpoint), self.processor, text, top)
 
     def perplexity(

@@ -16,6 +16,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from .._files import atomic_folder
 from .._state import preserved_random_state, quiet_transformers
+from ..data import loader_errors
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..models.config import CrateConfig
@@ -71,7 +72,7 @@ def train(
             run.check_data(resume=checkpoint is not None)
             run.write_recipe()
         try:
-            with interruptible(trainer) as interruption:
+            with interruptible(trainer) as interruption, loader_errors():
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
             if interruption.signal is not None:
                 raise TrainingStopped(run.source, trainer.state.global_step, interruption.signal)

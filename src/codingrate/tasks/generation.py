@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import StoppingCriteria
 
 from .._state import quiet_transformers, seeded
-from ..data import check_tokenizer
+from ..data import check_text, check_tokenizer
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..models.language import CrateForCausalLM
@@ -59,6 +59,7 @@ def generate(
     with temperature 0.8 from the 50 most probable tokens.
     """
     expect_model(model, CrateForCausalLM, "causal-lm")
+    check_text(prompt)
     if not prompt.strip():
         raise CrateError("the prompt is empty; give a text to continue")
     if any(not text for text in stop):

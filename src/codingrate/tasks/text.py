@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from .._files import atomic_folder
 from ..data import Documents, check_tokenizer, id_count, load_tokenizer
-from ..errors import CrateError
+from ..errors import CrateError, check_positive
 from ..models.base import CratePreTrainedModel
 from ..models.config import CrateConfig
 from ..models.presets import create_model
@@ -57,7 +57,9 @@ class TextTask(Task):
     def loaded(self, model: CratePreTrainedModel, dataset: Any, reading: Reading) -> Iterator[dict[str, Any]]:
         """Yield the batches of a dataset as evaluation reads them, on the model's device."""
         options: dict[str, Any] = {"collate_fn": self.collate, "generator": torch.Generator()}  # not the global one
-        for batch in DataLoader(dataset, reading.get("batch_size", 64), **options):
+        batch_size = reading.get("batch_size", 64)
+        check_positive(batch_size=batch_size)
+        for batch in DataLoader(dataset, batch_size, **options):
             prepared = self.prepare(batch, None, model)
             yield {name: value.to(model.device) for name, value in prepared.items()}
             reading.get("progress", no_progress)(len(batch["input_ids"]))
