@@ -45,7 +45,7 @@ BOUNDS = [
     ("a valid boolean", "perhaps", "run.compile run.fsdp data.streaming model.freeze"),
     ("a valid dictionary", 3, "model.config"),
     ("a valid tuple", 3, "text.columns"),
-    ("'lion', 'adamw' or 'adam'", "sgd", "optimizer.name"),
+    ("'lion', 'adamw', 'adam' or 'muon'", "sgd", "optimizer.name"),
     ("'matrices' or 'all'", "none", "optimizer.decay"),
     ("'all' or 'tensor'", "layer", "optimizer.clip_by"),
     ("'cosine', 'linear' or 'constant'", "step", "schedule.scheduler"),

@@ -31,7 +31,7 @@ def test_everything_decays_as_in_the_released_code():
     assert len(group["params"]) == len(list(model.parameters()))
 
 
-@pytest.mark.parametrize("name", ["lion", "adamw", "adam"])
+@pytest.mark.parametrize("name", ["lion", "adamw", "adam", "muon"])
 def test_frozen_weights_are_not_optimized(name):
     model = toy_task({"model.freeze": True}).build_model()
     optimizer = build_optimizer(model, OptimizerSection(name=name))
@@ -73,6 +73,40 @@ def test_five_steps_by_the_formula(name):
         layer.weight.grad, layer.bias.grad = gradient.clone(), torch.zeros(3, dtype=torch.float64)
         optimizer.step()
     torch.testing.assert_close(layer.weight.detach(), NAIVE[name](start, gradients, 0.02, 0.4), rtol=0, atol=1e-12)
+
+
+def muon(w, gradients, lr, wd, momentum=0.95):
+    """The step of Muon with an exact singular value decomposition in place of its iteration."""
+    m = torch.zeros_like(w)
+    for g in gradients:
+        m = momentum * m + (1 - momentum) * g
+        u, _, v = torch.linalg.svd((1 - momentum) * g + momentum * m, full_matrices=False)
+        w = (1 - lr * wd) * w - lr * 0.2 * math.sqrt(max(w.shape)) * u @ v
+    return w
+
+
+def test_muon_moves_the_matrices_of_layers_and_adamw_the_rest():
+    """The iteration has singular values between about 0.7 and 1.2 where the formula has one."""
+    model = toy_task().build_model()
+    section = OptimizerSection(name="muon", lr=0.02, weight_decay=0.4)
+    optimizer = build_optimizer(model, section)
+    inside = {n for n, p in model.named_parameters() if ".layers." in f".{n}" and p.ndim == 2}
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    gradients = [{name: torch.randn_like(p) for name, p in model.named_parameters()} for _ in range(3)]
+    for gradient in gradients:
+        for name, p in model.named_parameters():
+            p.grad = gradient[name].clone()
+        optimizer.step()
+    assert inside
+    assert inside != set(start)
+    for name, p in model.named_parameters():
+        ours, wd = [gradient[name] for gradient in gradients], 0.4 if p.ndim > 1 else 0.0
+        if name in inside:
+            moved, expected = p.detach() - start[name], muon(start[name], ours, 0.02, wd) - start[name]
+            assert torch.cosine_similarity(moved.flatten(), expected.flatten(), dim=0) > 0.95
+            assert 0.7 < moved.norm() / expected.norm() < 1.2
+        else:
+            torch.testing.assert_close(p.detach(), adam(start[name], ours, 0.02, wd))
 
 
 def test_betas_and_eps_reach_the_optimizer():

@@ -119,6 +119,7 @@ CASES = {
     "average of weights": ({"run.ema": 0.8}, 7, "checkpoint-5"),
     "accumulation": ({"run.per_device_batch_size": 5}, 6, "checkpoint-5"),
     "lion": ({"optimizer.name": "lion", "optimizer.lr": 3e-4}, 8, "checkpoint-5"),
+    "muon": ({"optimizer.name": "muon", "optimizer.lr": 2e-3}, 8, "checkpoint-5"),
     "dropout": ({"model.config.dropout": 0.2}, 6, "checkpoint-5"),
     "layerwise": ({"run.layerwise_epochs": 0.5, "run.checkpoint_steps": 2}, 7, "checkpoint-6"),
     "crops": ({"augment.crop": "pad", "augment.crop_padding": 2}, 6, "checkpoint-5"),

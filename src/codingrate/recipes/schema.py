@@ -147,8 +147,8 @@ TEXT_TASKS: dict[str, tuple[str, ...]] = {
 class OptimizerSection:
     """The optimizer and the loss."""
 
-    name: Literal["lion", "adamw", "adam"] = "adamw"
-    """Optimizer."""
+    name: Literal["lion", "adamw", "adam", "muon"] = "adamw"
+    """Optimizer. `muon` is Muon for the matrices of the layers and AdamW for all other parameters."""
     lr: PositiveFloat = 1e-3
     """Peak learning rate."""
     weight_decay: NonNegativeFloat = 0.05
@@ -264,8 +264,9 @@ class Recipe:
     run: RunSection = field(default_factory=RunSection)
 
     def __post_init__(self) -> None:
-        if self.run.ema and self.run.fsdp:
-            raise CrateError("`run.ema` and `run.fsdp` cannot be combined; leave one of them out")
+        for key, used in (("run.ema", self.run.ema), ("optimizer.name=muon", self.optimizer.name == "muon")):
+            if used and self.run.fsdp:
+                raise CrateError(f"`{key}` and `run.fsdp` cannot be combined; leave one of them out")
         self._check_distillation()
         self._check_text()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..errors import CrateError
+from ..models.layers import Layer
 from ..recipes.schema import OptimizerSection, ScheduleSection
 from ..tasks.base import cosine
 
@@ -21,6 +23,8 @@ from ..tasks.base import cosine
 def build_optimizer(model: nn.Module, section: OptimizerSection) -> Optimizer:
     """Build the optimizer over the trainable parameters, in one group with and one group without weight decay."""
     groups = _groups(model, section)
+    if section.name == "muon":
+        return Muon(groups, {id(p) for layer in _layers(model) for p in layer.parameters() if p.ndim == 2}, section)
     if section.name == "lion":
         from lion_pytorch import Lion
 
@@ -30,7 +34,7 @@ def build_optimizer(model: nn.Module, section: OptimizerSection) -> Optimizer:
     return optimizer(groups, lr=section.lr, betas=betas, eps=section.eps, weight_decay=section.weight_decay)
 
 
-def _groups(model: nn.Module, section: OptimizerSection) -> list[dict[str, object]]:
+def _groups(model: nn.Module, section: OptimizerSection) -> list[dict[str, Any]]:
     trainable = [p for p in model.parameters() if p.requires_grad]
     decayed = trainable if section.decay == "all" else [p for p in trainable if p.ndim >= 2]
     undecayed = [] if section.decay == "all" else [p for p in trainable if p.ndim < 2]
@@ -39,6 +43,55 @@ def _groups(model: nn.Module, section: OptimizerSection) -> list[dict[str, objec
         {"params": undecayed, "weight_decay": 0.0, "decays": False},
     ]
     return [group for group in groups if group["params"]]
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if isinstance(module, Layer)]
+
+
+class Muon(Optimizer):
+    """Muon for the matrices of the layers and AdamW for all other parameters, as one optimizer.
+
+    Muon replaces the averaged gradient of a matrix by the nearest matrix with orthonormal rows or columns, so that all
+    directions of a subspace basis or a dictionary learn at the same rate. Its updates are scaled to the size of
+    AdamW's, so both have the same learning rate.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], matrices: set[int], section: OptimizerSection) -> None:
+        split = {
+            inside: [
+                {**group, "params": chosen, "matrices": inside}
+                for group in groups
+                if (chosen := [p for p in group["params"] if (id(p) in matrices) == inside])
+            ]
+            for inside in (True, False)
+        }
+        betas = section.betas or (0.9, 0.999)
+        self.parts: list[Optimizer] = []
+        if split[True]:
+            self.parts.append(torch.optim.Muon(split[True], lr=section.lr, adjust_lr_fn="match_rms_adamw"))
+        if split[False]:
+            self.parts.append(torch.optim.AdamW(split[False], lr=section.lr, betas=betas, eps=section.eps))
+        super().__init__([group for part in self.parts for group in part.param_groups], {"lr": section.lr})
+        self._share()
+
+    def _share(self) -> None:
+        """Let the two parts see the groups and the state of the whole."""
+        for part in self.parts:
+            part.state = self.state
+            inside = part.param_groups[0]["matrices"]
+            part.param_groups = [group for group in self.param_groups if group["matrices"] == inside]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._share()
+
+    def step(self, closure: Any = None) -> Any:
+        """Take a step of both parts."""
+        loss = None if closure is None else closure()
+        for part in self.parts:
+            part.step()
+        return loss
 
 
 def weight_decay_at(step: int, steps: int, start: float, end: float) -> float:
