@@ -2,6 +2,9 @@
 
 import itertools
 import json
+import random
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -69,10 +72,28 @@ def test_mistakes_are_refused(tmp_path):
     refused("unknown study 'digits-architectur'; did you mean", load_study, "digits-architectur")
 
 
+def killed_at_random(study, output, draw):
+    """Run `crate study` in processes that are killed at random times, until one of them ends by itself."""
+    arguments = [sys.executable, "-m", "codingrate", "study", str(study), "--output", str(output)]
+    for number in range(60):
+        with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                _, errors = process.communicate(timeout=draw.uniform(3, 12))
+            except subprocess.TimeoutExpired:
+                process.kill()
+            else:
+                assert process.returncode == 0, errors
+                return number
+    raise AssertionError("the study never ended")
+
+
 @pytest.mark.slow
 def test_an_interrupted_study_gives_the_same_table(study, tmp_path, monkeypatch):
-    """Training is stopped twice, before and after a checkpoint, and a finished run is not trained again."""
+    """Processes are killed; training is stopped before and after a checkpoint; a finished run is not trained again."""
     whole = run_study(study, tmp_path / "whole")
+    assert killed_at_random(study, tmp_path / "killed", random.Random(0)) > 2
+    killed = pd.read_csv(tmp_path / "killed" / "runs.csv").drop(columns="seconds")
+    pd.testing.assert_frame_equal(killed, whole.runs.drop(columns="seconds"), check_dtype=False)
     assert whole.runs["seed"].tolist() == [3, 4] * 4
     stops = [3, 11]
 
