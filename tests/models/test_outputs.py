@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from codingrate.models import CrateForSequenceClassification
+
 from . import toys
 
 every = pytest.mark.parametrize("task", toys.TASKS)
@@ -129,3 +131,15 @@ def test_a_causal_model_cannot_see_the_future(attention):
     torch.testing.assert_close(other[:, :6], whole[:, :6], rtol=0, atol=1e-12)
     torch.testing.assert_close(shorter, whole[:, :6], rtol=0, atol=1e-12)
     assert not torch.allclose(other[:, 6:], whole[:, 6:])
+
+
+@pytest.mark.parametrize("config", [toys.text, toys.causal])
+def test_the_mean_of_a_text_leaves_out_padding(config):
+    torch.manual_seed(0)
+    model = CrateForSequenceClassification(config(pooling="mean")).eval()
+    ids, mask = torch.randint(3, 29, (2, 9)), torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
+    body = model.crate(input_ids=ids[1:, :6]).last_hidden_state
+    expected = model.head(torch.tanh(model.dense(body.mean(dim=1))))
+    torch.testing.assert_close(model(input_ids=ids, attention_mask=mask).logits[1:], expected)
+    torch.testing.assert_close(model(input_ids=ids[1:, :6]).logits, expected)
+    assert not torch.allclose(CrateForSequenceClassification(config()).pool(body, None), body.mean(dim=1))

@@ -66,9 +66,8 @@ def check_limits(fields: Mapping[str, Any]) -> None:
 
 _VISION_FIELDS = frozenset({
     "image_size", "patch_size", "num_channels", "patch_norm", "class_token", "interpolate_offset", "head_norm",
-    "pooling", "mask_ratio", "mask_space", "decoder_type", "decoder_layers", "subtract_positions", "loss_on",
-    "normalize_pixels", "projection_head", "projection_hidden", "projection_bottleneck", "prototypes",
-    "normalize_prototypes",
+    "mask_ratio", "mask_space", "decoder_type", "decoder_layers", "subtract_positions", "loss_on", "normalize_pixels",
+    "projection_head", "projection_hidden", "projection_bottleneck", "prototypes", "normalize_prototypes",
 })  # fmt: skip
 _TEXT_FIELDS = frozenset({
     "vocab_size", "max_position_embeddings", "position_offset", "type_vocab_size", "embedding_norm", "pad_token_id",
@@ -186,7 +185,8 @@ class CrateConfig(PreTrainedConfig):
     head_norm_eps: float | int = 1e-5
     """ε of the LayerNorms outside the layers."""
     pooling: Literal["class", "mean"] = "class"
-    """Input of the head of an image classifier: the class token, or the mean of all tokens."""
+    """Input of a classifier's head: the class token (of a text, its first token, or its last if the model is causal),
+    or the mean of all tokens."""
     prediction_transform: bool = False
     """Whether the masked-LM head has a linear map, GELU and LayerNorm before it and a bias, as in RoBERTa."""
     tie_word_embeddings: bool = True

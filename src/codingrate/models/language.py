@@ -174,8 +174,8 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
 class CrateForSequenceClassification(_TextModel):
     """Classification or regression of a sentence or pair (GLUE), with RoBERTa's head on the first token.
 
-    For a causal body the head reads the last real token, the only one that attends to the whole sequence. The loss
-    follows `problem_type` in the config.
+    For a causal body the head reads the last real token, the only one that attends to the whole sequence; with
+    `pooling="mean"` it reads the mean of all real tokens. The loss follows `problem_type` in the config.
     """
 
     def __init__(self, config: CrateConfig) -> None:
@@ -196,7 +196,12 @@ class CrateForSequenceClassification(_TextModel):
         return self.classification_loss(logits, labels, num_items_in_batch)
 
     def pool(self, z: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Return the token that represents the sequence, (batch, d)."""
+        """Return the token that represents the sequence, or the mean of its real tokens, (batch, d)."""
+        if self.config.pooling == "mean":
+            if attention_mask is None or attention_mask.ndim == 4:
+                return z.mean(dim=1)
+            real = attention_mask.to(z.dtype)[..., None]
+            return (z * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
         if not self.config.causal:
             return z[:, 0]
         if attention_mask is None or attention_mask.ndim == 4:

@@ -65,7 +65,7 @@ def test_the_last_hidden_state_is_what_the_head_reads(family, attention):
 def test_saved_settings_are_those_of_the_modality(family, tmp_path):
     build(family, "mssa").save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
-    image = {"patch_size", "image_size", "mask_ratio", "prototypes", "num_channels", "decoder_type", "pooling"}
+    image = {"patch_size", "image_size", "mask_ratio", "prototypes", "num_channels", "decoder_type"}
     text = {"vocab_size", "max_position_embeddings", "pad_token_id", "use_cache", "prediction_transform"}
     own, other = (text, image) if family in TEXT else (image, text)
     assert own <= saved.keys()
