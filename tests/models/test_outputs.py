@@ -143,3 +143,14 @@ def test_the_mean_of_a_text_leaves_out_padding(config):
     torch.testing.assert_close(model(input_ids=ids, attention_mask=mask).logits[1:], expected)
     torch.testing.assert_close(model(input_ids=ids[1:, :6]).logits, expected)
     assert not torch.allclose(CrateForSequenceClassification(config()).pool(body, None), body.mean(dim=1))
+
+
+def test_logits_at_some_positions_are_those_of_all():
+    model, given = toys.build("masked-lm").eval(), toys.inputs("masked-lm")
+    ids = given["input_ids"]
+    wanted = torch.rand(ids.shape, generator=torch.Generator().manual_seed(0)) < 0.3
+    labels = torch.where(wanted, ids, -100)
+    whole, part = model(input_ids=ids, labels=labels), model(input_ids=ids, labels=labels, logits_at=wanted)
+    assert part.logits.shape == (int(wanted.sum()), 29)
+    torch.testing.assert_close(part.logits, whole.logits[wanted])
+    torch.testing.assert_close(part.loss, whole.loss)

@@ -92,9 +92,27 @@ class CrateForMaskedLM(_LanguageModel):
         if module is self.head and module.bias is not None:
             init.zeros_(module.bias)
 
-    def predict(self, z: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Map tokens (batch, n, d) to logits (batch, n, vocabulary)."""
-        return self.head(self.transform(z))
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        logits_at: Tensor | None = None,
+        **kwargs: Any,
+    ) -> CrateTaskOutput:
+        """Map ids (batch, n) to logits (batch, n, vocabulary), and compute the loss if `labels` are passed.
+
+        With `logits_at`, which is True at the wanted positions (batch, n), the logits are (their number, vocabulary).
+        Training needs only those of the masked tokens, and the head is most of the work of a small model.
+        """
+        body = self.crate(input_ids, attention_mask, return_dict=True, **kwargs)
+        z = body.last_hidden_state
+        logits = self.head(self.transform(z if logits_at is None else z[logits_at]))
+        wanted = labels if labels is None or logits_at is None else labels[logits_at]
+        loss = None if wanted is None else self.loss(logits, wanted, num_items_in_batch)
+        return CrateTaskOutput.from_body(body, logits, loss)
 
 
 class CrateForCausalLM(_LanguageModel, GenerationMixin):

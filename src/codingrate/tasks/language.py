@@ -335,20 +335,23 @@ class MaskedLM(LanguageTask):
         return {**batch, "input_ids": masked, "labels": labels}
 
     def loss(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> Step:
-        logits, labels = model(input_ids=batch["input_ids"]).logits, batch["labels"]
-        count = (labels >= 0).sum().clamp(min=1)  # a small batch may have no masked token
+        masked = batch["labels"] >= 0
+        logits, labels = model(input_ids=batch["input_ids"], logits_at=masked).logits, batch["labels"][masked]
+        count = max(len(labels), 1)  # a small batch may have no masked token
         smoothing = self.recipe.optimizer.label_smoothing
-        total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", label_smoothing=smoothing)
+        total = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
         correct = (logits.detach().argmax(-1) == labels).sum() / count
-        return Step(inner.regularized(total / count), len(labels), {"accuracy": correct})
+        return Step(inner.regularized(total / count), len(masked), {"accuracy": correct})
 
     def measure(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> dict[str, Tensor]:
-        logits, labels = model(input_ids=batch["input_ids"]).logits, batch["labels"]
-        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
-        count = (labels >= 0).sum(dim=1)
-        divisor = count.clamp(min=1).double()  # means that are weighted again need the digits
-        correct = (logits.argmax(-1) == labels).sum(dim=1)
-        return {"loss": losses.double().sum(dim=1) / divisor, "accuracy": correct / divisor, "weight": count}
+        masked = batch["labels"] >= 0
+        logits, labels = model(input_ids=batch["input_ids"], logits_at=masked).logits, batch["labels"][masked]
+        zeros = torch.zeros(masked.shape, dtype=torch.float64, device=masked.device)
+        losses = zeros.masked_scatter(masked, F.cross_entropy(logits, labels, reduction="none").double())
+        correct = zeros.masked_scatter(masked, (logits.argmax(-1) == labels).double())
+        count = masked.sum(dim=1)
+        divisor = count.clamp(min=1)
+        return {"loss": losses.sum(dim=1) / divisor, "accuracy": correct.sum(dim=1) / divisor, "weight": count}
 
     @cached_property
     def references(self) -> dict[str, float]:
