@@ -6,6 +6,7 @@ from .measure.attention import (
     projections,
     token_attention,
 )
+from .measure.interventions import Intervention, intervene, rank_heads
 from .measure.logit_lens import Candidates, candidates, lens
 from .measure.predictions import Finding, Prediction, Verdict, judge_training
 from .measure.rates import across_training, layerwise, read_metrics
@@ -30,10 +31,10 @@ from .segment.pictures import ImageAttention, Segment, attend_images, default_si
 
 __all__ = [
     "Candidates", "Cut", "Finding", "ForwardTrace", "HeadCatalogue", "ImageAttention", "InspectionReport",
-    "Outcome", "Panel", "Prediction", "Sample", "Score", "Segment", "Subject", "Units", "Verdict",
+    "Intervention", "Outcome", "Panel", "Prediction", "Sample", "Score", "Segment", "Subject", "Units", "Verdict",
     "across_training", "attend_images", "attention_entropy", "attention_maps", "candidates", "default_layer",
-    "default_side", "find_objects", "head_catalogue", "inspect_models", "judge_training", "layer_index",
-    "layer_indices", "layer_numbers", "layerwise", "lens", "maskcut", "overlay", "pca_colors", "principal_cosines",
-    "projections", "read_metrics", "save_history_figure", "square_input", "subspace_coherence", "token_attention",
-    "token_heat", "trace", "units",
+    "default_side", "find_objects", "head_catalogue", "inspect_models", "intervene", "judge_training",
+    "layer_index", "layer_indices", "layer_numbers", "layerwise", "lens", "maskcut", "overlay", "pca_colors",
+    "principal_cosines", "projections", "rank_heads", "read_metrics", "save_history_figure", "square_input",
+    "subspace_coherence", "token_attention", "token_heat", "trace", "units",
 ]  # fmt: skip

@@ -69,6 +69,8 @@ class _MultiHead(Attention):
         self.scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
         self.inner = spec.heads * spec.head_dim
         self.dropout = nn.Dropout(spec.dropout)
+        self.head_mask: Tensor | None = None
+        """Factors of the heads, (K, 1, 1) or (batch, K, 1, 1), of an intervention that switches some of them off."""
 
     def split(self, x: Tensor) -> Tensor:
         """Split (batch, tokens, K·p) into heads (batch, K, tokens, p)."""
@@ -107,6 +109,8 @@ class _MultiHead(Attention):
         if self.spec.rotary:  # the cache holds keys that are not rotated, which for MSSA are the values too
             query, key = rotate(query, past), rotate(key)
         out, attention = self.attend(query, key, value, mask, return_attention, past)
+        if self.head_mask is not None:
+            out = out * self.head_mask
         return self.dropout(self.combine_heads(self.join(out), z, mask, past)), attention
 
     def attend(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
+
+from typing_extensions import Self
 
 from .. import evaluation, inspection, tasks
 from .._files import is_utf8
@@ -31,6 +34,25 @@ class Run(RunFolder):
     `source` is a run folder, a folder written by `save_pretrained`, a released checkpoint file, a hub id, or the name
     of a model, which then has random weights. `checkpoint` is "last" (default), "best" or a training step everywhere.
     """
+
+    intervention: inspection.Intervention | None = None
+    """Changes of the model that all verbs see; set by `intervene`."""
+
+    def intervene(self, **changes: Any) -> Self:
+        """Return this run with a changed model: heads or atoms switched off, λ or η scaled, or fewer layers.
+
+        `changes` are the fields of `codingrate.inspection.Intervention`. Every verb of the returned run, such as
+        `predict`, `attention` or `generate`, uses the changed model.
+        """
+        other = copy.copy(self)
+        other.intervention, other._kept = inspection.Intervention.from_dict(changes), None
+        other.loaded()  # refuses what the model does not have
+        return other
+
+    def model(self, checkpoint: Checkpoint = "last") -> CratePreTrainedModel:
+        """Load the model: the last one (default), the best one, or that of a training step."""
+        model = super().model(checkpoint)
+        return model if self.intervention is None else inspection.intervene(model, self.intervention)
 
     def evaluate(
         self,
