@@ -32,8 +32,8 @@ BERT = [f"crate-bert-{size}" for size in ("medium", "base", "large")]
 GPT = [f"crate-gpt-{size}" for size in ("small", "base", "large")]
 TEXT_TWINS = ["bert-base", "gpt2-base"]
 LAPTOP = [
-    "digits", "fashion-mnist", "cifar10-small", "digits-mae", "cifar10-mae", "digits-dino", "cifar10-dino",
-    "pydoc-gpt", "pydoc-bert", "wikitext-gpt", "sst2", "images", "sentences", "shakespeare",
+    "digits", "fashion-mnist", "cifar10", "cifar10-small", "digits-mae", "cifar10-mae", "digits-dino", "cifar10-dino",
+    "pydoc-gpt", "pydoc-bert", "wikitext-gpt", "wikitext-bert", "sst2", "images", "sentences", "shakespeare",
 ]  # fmt: skip
 STARTED = [*FINETUNE, "glue", "sst2"]
 
@@ -381,7 +381,8 @@ def test_the_black_box_twin_differs_only_in_its_blocks(name):
     assert replace(twin, model=plain.model) == plain
 
 
-def test_the_twin_on_wikitext_has_as_many_parameters():
-    plain, twin = load("wikitext-gpt"), load("wikitext-gpt", variant="gpt2")
-    assert count(twin) == pytest.approx(count(plain), rel=0.02)
+@pytest.mark.parametrize(("name", "variant"), [("wikitext-gpt", "gpt2"), ("shakespeare", "gpt2"), ("cifar10", "vit")])
+def test_twins_of_equal_size_differ_only_in_the_model(name, variant):
+    plain, twin = load(name), load(name, variant=variant)
+    assert count(twin) == pytest.approx(count(plain), rel=0.03)
     assert replace(twin, model=plain.model) == plain
