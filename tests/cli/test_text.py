@@ -347,7 +347,7 @@ def paths(gpt, bert, digits_run, saved_gpt, tmp_path):
         (["generate", "GPT", "x", "--repetition-penalty", "1e300"], 1, "repetition_penalty is 1e+300; it must be"),
         (["generate", "GPT", "x", "--seed", str(2**32)], 2, "less than or equal to 4294967295"),
         (["generate", "GPT", "x", "--beams", str(10**30)], 2, "less than or equal to 1000"),
-        (["generate", "GPT", "x\udcff"], 1, "is not UTF-8"),
+        (["generate", "GPT", "x\udcff"], 1, "has a lone surrogate"),
         (["generate", "GPT", "x", "--top-p", "1.5"], 1, "--top-p is 1.5"),
         (["generate", "GPT", "x", "--greedy", "--top-k", "3"], 1, "--top-k has no effect with --greedy"),
         (["generate", "GPT", "x", "--beams", "2", "--temperature", "1"], 1, "has no effect with --beams 2"),

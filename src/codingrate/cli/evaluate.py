@@ -93,7 +93,7 @@ def evaluate(
     report: Any = opened.evaluate(data, split, labels=labels, checkpoint=checkpoint, batch_size=batch_size)
     special = None if checkpoint == "last" else checkpoint
     folder = report.save(output or opened.output_folder("evaluation", data, split, special))
-    name = data or opened.task.recipe.data.name
+    name = opened.data_name(data)
     if as_json:
         about = {"run": run, "checkpoint": checkpoint, "data": name, "split": report.split}
         shown = {"baseline": rivals} if baseline else {}

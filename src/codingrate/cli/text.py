@@ -146,7 +146,7 @@ def perplexity(
     rows: dict[str, dict[str, Any]] = {"model": report.to_dict()}
     if baseline:
         rows[f"{order}-gram"] = opened.ngram(data, order=order, **reading)
-    about = {"run": run, "checkpoint": checkpoint, "data": data or opened.task.recipe.data.name}
+    about = {"run": run, "checkpoint": checkpoint, "data": opened.data_name(data)}
     if as_json:
         print_json({**about, **rows["model"], **({"baseline": rows[f"{order}-gram"]} if baseline else {})})
         return

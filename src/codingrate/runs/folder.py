@@ -44,6 +44,8 @@ Checkpoint = Literal["last", "best"] | int
 Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 """Opens a progress bar with a description and a total, and yields a function that advances it."""
 
+SAMPLE = "sample.json"
+"""File of a published run with the name of its stored sample and the metrics of the model on it."""
 STAGING = ".writing"
 """Folder in which a checkpoint is written before it is moved among the others."""
 MAY_CHANGE = (
@@ -75,9 +77,8 @@ class RunFolder:
         """Open a run. `recipe` is only for a run that is being created."""
         path = as_path(source, "a run")
         self.source, exists = str(source), os.path.exists  # unlike Path.exists, for names that no file can have too
-        shipped = None if exists(path) or recipe is not None else pretrained_folder(self.source)
-        self.shipped, path = shipped is not None, shipped or path
-        """Whether the run ships with the package; results are then written to the current folder."""
+        if not exists(path) and recipe is None:
+            path = pretrained_folder(self.source) or path
         self.folder = path if os.path.isdir(path) or recipe is not None else None
         """The run folder or the folder of the saved model; None for a file, a hub id or a name."""
         self.run_folder = path if recipe is not None else _enclosing_run(path)
@@ -186,7 +187,7 @@ class RunFolder:
         """
         stem, suffix = Path(name).stem, Path(name).suffix
         words = [re.sub(r"[^\w.-]+", "-", str(detail)).strip("-") for detail in details if detail is not None]
-        folder = None if self.shipped else self.folder
+        folder = None if self.published else self.folder
         if folder is None:
             words.append(Path(self.source).stem)
         return (folder or Path()) / ("-".join([stem, *words]) + suffix)
@@ -210,12 +211,17 @@ class RunFolder:
         """The task of the recipe, or the one that fits the class of the model."""
         if self.recipe is None:
             return open_task(_inferred_recipe(self.loaded("last"), self.folder), TaskPaths(source=self.source))
-        if self.shipped:
+        if self.published:
             return open_task(self.recipe, TaskPaths(tokenizer=self.model_folder()))
         paths = TaskPaths(
             source=resolve_source(self.recipe.source), tokenizer=self._root / "tokenizer", tokens=self._root / "tokens"
         )
         return open_task(self.recipe, paths)
+
+    @property
+    def published(self) -> bool:
+        """Whether this is a published run: results are not written to its folder, but to the current one."""
+        return self.run_folder is not None and (self.run_folder / SAMPLE).is_file()
 
     @property
     def processor(self) -> Any:
@@ -293,17 +299,40 @@ class RunFolder:
         return self.loaded(checkpoint).num_parameters()
 
     def on_data(self, data: str | None, path: str | None = None, **options: Any) -> Task:
-        """Return the run's task, on other data if they are given; `options` are those of `Task.with_data`."""
+        """Return the run's task, on other data if they are given; `options` are those of `Task.with_data`.
+
+        A published run has its stored sample in place of the data that it was trained on.
+        """
         if data is None and path is not None:
             raise CrateError("--path is the folder of the dataset that --data names; give both")
+        if data is None and self.published and (sample := read_sample(self._root)["data"]):
+            data = str(self._root / sample)
         if data is None or (self.recipe is not None and data == self.recipe.data.name and path is None):
             return self.task
         return self.task.with_data(data, path, **options)
+
+    def data_name(self, data: str | None = None) -> str:
+        """Return the name of the data that `on_data` opens, as people read it."""
+        own = "its stored sample" if self.published else self.task.recipe.data.name
+        return own if data is None else data
 
     def expect_task(self, task: str, what: str) -> None:
         """Refuse a run of another task."""
         if self.task.recipe.task != task:
             raise CrateError(f"{self.source}: its task is {self.task.recipe.task}; {what} needs a run of task {task}")
+
+
+def read_sample(folder: Path) -> dict[str, Any]:
+    """Return what a published run says about its stored sample: `data`, the name of the file, and `metrics`."""
+    try:
+        entry = json.loads((folder / SAMPLE).read_text(encoding="utf-8"))
+        if not isinstance(entry["data"], str | None) or not isinstance(entry["metrics"], dict):
+            raise TypeError("values of the wrong type")
+        if entry["data"] is not None and not (folder / Path(entry["data"]).name).is_file():
+            raise ValueError(f"there is no {entry['data']}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CrateError(f"{folder / SAMPLE}: cannot be read ({error}); get the published model again") from error
+    return {**entry, "data": entry["data"] and Path(entry["data"]).name}
 
 
 def checkpoints(folder: Path) -> list[Path]:

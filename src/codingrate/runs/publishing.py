@@ -9,15 +9,13 @@ from typing import Any, cast
 
 from .._files import atomic_folder, write_json, write_text
 from .._report import EvaluationReport
+from .._state import quiet_transformers
 from ..errors import CrateError
 from ..recipes import save_recipe
 from ..recipes.schema import MUST_GIVE
 from ..tasks.card import model_card
-from .folder import Checkpoint
+from .folder import SAMPLE, Checkpoint, read_sample
 from .run import Run
-
-SAMPLE = "sample.json"
-"""File with the name of the sample file and the metrics of the published model on it."""
 
 
 def publish(
@@ -46,7 +44,8 @@ def publish(
     with atomic_folder(folder) as draft:
         target = draft / "model" / "last"
         model = cast(Any, run.model(checkpoint)).half()
-        model.save_pretrained(target)
+        with quiet_transformers():
+            model.save_pretrained(target)
         run.processor.save_pretrained(target)
         save_recipe(recipe, draft / "recipe.yaml")
         lines = run.history[lambda table: table["kind"].isin(["evaluation", "end"])].to_dict("records")
@@ -55,9 +54,10 @@ def publish(
         card = model_card(model, recipe, folder.name, f"{folder.name}/model/last", about)
         write_text(draft / "README.md", card)
         sample = run.task.write_sample(draft, samples)
+        write_json(draft / SAMPLE, {"data": sample and sample.name, "metrics": {}})  # now it is published
         if sample is not None:
-            report = cast(EvaluationReport, Run(draft).evaluate(str(sample)))
-            write_json(draft / SAMPLE, {"data": sample.name, "metrics": report.metrics})
+            metrics = cast(EvaluationReport, Run(draft).evaluate(str(sample))).metrics
+            write_json(draft / SAMPLE, {"data": sample.name, "metrics": metrics})
     return folder
 
 
@@ -65,8 +65,8 @@ def check_published(run: Run, tolerance: float = 1e-3) -> dict[str, tuple[float,
     """Measure a published model on its stored sample; return stored and measured metrics, which must agree."""
     if run.folder is None or not (run.folder / SAMPLE).is_file():
         raise CrateError(f"{run.source}: has no {SAMPLE}; only published runs can be checked")
-    stored = json.loads((run.folder / SAMPLE).read_text(encoding="utf-8"))
-    measured = cast(EvaluationReport, run.evaluate(str(run.folder / stored["data"]))).metrics
+    stored = read_sample(run.folder)
+    measured = cast(EvaluationReport, run.evaluate()).metrics
     pairs = {name: (value, measured[name]) for name, value in stored["metrics"].items()}
     for name, (before, now) in pairs.items():
         if not abs(before - now) <= tolerance * max(1.0, abs(before)):

@@ -21,11 +21,11 @@ _CARD = """\
 ---
 library_name: transformers
 pipeline_tag: {pipeline}
-tags: [codingrate, crate, white-box]
+tags: [codingrate, crate, {kind}]
 ---
 # {name}, trained on {data}
 
-A white-box transformer of the package `codingrate`: {layers} layers, width {width}, {heads} heads, {parameters:,}
+A {kind} transformer of the package `codingrate`: {layers} layers, width {width}, {heads} heads, {parameters:,}
 parameters, attention `{attention}`, sparsifier `{sparsifier}`.{classes}
 
 ## Use
@@ -68,6 +68,7 @@ def model_card(
     shown = ", ".join(map(str, labels[:20])) + (", …" if len(labels) > 20 else "")
     return _CARD.format(
         pipeline=pipeline,
+        kind="black-box" if (config.attention, config.sparsifier) == ("mhsa", "mlp") else "white-box",
         name=name,
         data=recipe.data.name,
         layers=config.num_hidden_layers,
