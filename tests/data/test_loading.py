@@ -240,7 +240,7 @@ def test_evaluation_leaves_out_and_names_unreadable_images(folder, streaming):
 def test_evaluation_refuses_bad_sizes_and_empty_splits(folder):
     data = load_images(str(folder), test_share=1)
     for options in ({"batch_size": 0}, {"limit": 0}, {"workers": -1}):
-        with pytest.raises(CrateError, match="must be positive"):
+        with pytest.raises(CrateError, match="must be a positive integer"):
             EvaluationBatches(data, AUGMENT, **options)
     with pytest.raises(CrateError, match="unknown split 'tset'; did you mean 'test'"):
         EvaluationBatches(data, AUGMENT, split="tset")

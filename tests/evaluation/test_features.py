@@ -255,7 +255,7 @@ def test_what_cannot_be_extracted_is_refused(digits, tmp_path):
     refused("a Linear computes no image features", nn.Linear(3, 2), digits)
     refused("num_channels=1", tiny(), digits, dataclasses.replace(GRAY, channels=3))
     refused("unknown split 'tset'", Map(), digits, split="tset")
-    refused("`batch_size` and `limit` must be positive", Map(), digits, batch_size=0)
+    refused("batch_size is 0; it must be a positive integer", Map(), digits, batch_size=0)
     refused("the train split of digits has no images", Map(), load_images("digits", test_share=1))
     diverged = Map()
     nn.init.constant_(diverged.map.bias, torch.nan)
