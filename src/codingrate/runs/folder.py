@@ -212,7 +212,7 @@ class RunFolder:
         if self.recipe is None:
             return open_task(_inferred_recipe(self.loaded("last"), self.folder), TaskPaths(source=self.source))
         if self.published:
-            return open_task(self.recipe, TaskPaths(tokenizer=self.model_folder()))
+            return open_task(self.recipe, TaskPaths(tokenizer=self.model_folder(), published=True))
         paths = TaskPaths(
             source=resolve_source(self.recipe.source), tokenizer=self._root / "tokenizer", tokens=self._root / "tokens"
         )

@@ -58,6 +58,8 @@ class TaskPaths:
     """Folder in which the tokenizer is kept, so that a resumed run does not learn another one."""
     tokens: Path | None = None
     """Folder for tokenized text."""
+    published: bool = False
+    """Whether the run is a published one: the data that it was trained on are elsewhere."""
 
 
 @dataclass(frozen=True)

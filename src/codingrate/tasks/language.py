@@ -144,12 +144,11 @@ class LanguageTask(TextTask):
     def compare(self, loss: float) -> str:
         """Return the loss of the simple models in brackets, and a warning if the loss is no better.
 
-        Of a published model whose text is not here, nothing is returned.
+        Of a published model, whose text is elsewhere, nothing is returned.
         """
-        try:
-            references = self.references
-        except CrateError:
+        if self.paths.published:
             return ""
+        references = self.references
         shown = ", ".join(f"{name} {value:.4f}" for name, value in references.items())
         learned = loss < references["unigram"] - UNLEARNED
         return f" ({shown})" if learned else f" ({shown}: it has not learned more than token frequencies yet)"
