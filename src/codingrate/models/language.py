@@ -19,7 +19,7 @@ from .outputs import CrateTaskOutput, can_return_tuple
 
 
 class _TextModel(CratePreTrainedModel):
-    """A text body with a head on top, which subclasses define by `predict` and `loss`."""
+    """A text body, on which subclasses put a head."""
 
     main_input_name = "input_ids"
     input_modalities = ["text"]  # noqa: RUF012 (as transformers declares it)
@@ -28,28 +28,6 @@ class _TextModel(CratePreTrainedModel):
         self.expect_modality(config, "text")
         super().__init__(config)
         self.crate = CrateTextModel(config)
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        **kwargs: Any,
-    ) -> CrateTaskOutput:
-        """Map ids (batch, n) to logits, and compute the loss if `labels` are passed.
-
-        `num_items_in_batch` is the number of labels of an optimizer step that this batch is a part of.
-        """
-        body = self.crate(input_ids, attention_mask, return_dict=True, **kwargs)
-        logits = self.predict(body.last_hidden_state, attention_mask)
-        loss = None if labels is None else self.loss(logits, labels, num_items_in_batch)
-        return CrateTaskOutput.from_body(body, logits, loss)
-
-    def predict(self, z: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Map the tokens of the body (batch, n, d) to logits."""
-        raise NotImplementedError  # abstract
 
     def loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
         """Compute the mean cross-entropy of the logits, where a label is not −100."""
@@ -131,7 +109,7 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
         self.post_init()
 
     @can_return_tuple
-    def forward(  # type: ignore[override]  # the order of transformers
+    def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -203,6 +181,24 @@ class CrateForSequenceClassification(_TextModel):
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(d, config.num_labels or 1)
         self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> CrateTaskOutput:
+        """Map ids (batch, n) to logits, and compute the loss if `labels` are passed.
+
+        `num_items_in_batch` is the number of labels of an optimizer step that this batch is a part of.
+        """
+        body = self.crate(input_ids, attention_mask, return_dict=True, **kwargs)
+        logits = self.predict(body.last_hidden_state, attention_mask)
+        loss = None if labels is None else self.loss(logits, labels, num_items_in_batch)
+        return CrateTaskOutput.from_body(body, logits, loss)
 
     def predict(self, z: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Map tokens (batch, n, d) to logits (batch, labels)."""
