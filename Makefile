@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-all lint format clean
+.PHONY: help demo test test-all mutants lint format clean
 
 help:
 	@echo "make demo      train a white-box transformer and show its layers"
 	@echo "make test      run the tests (minutes)"
 	@echo "make test-all  run all tests, also the slow ones"
+	@echo "make mutants   put errors into the code one by one and see that tests find them (an hour)"
 	@echo "make lint      check style, types and the direction of imports"
 	@echo "make format    format the code"
 
@@ -24,10 +25,13 @@ demo: $(READY)
 	$(BIN)/crate demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+mutants: $(READY)
+	PYTHONPATH=src $(BIN)/python -m tests.mutants.run --write docs/mutants.md
 
 lint: $(READY)
 	$(BIN)/ruff check .

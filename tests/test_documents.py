@@ -64,6 +64,25 @@ def test_blocks_that_cannot_run_are_marked_and_few():
     assert kinds["shell"] >= 3
 
 
+RESULTS = {  # pages with measured results, and the sections that hold their tables
+    "language.md": ["Positions and a metric inside the subspace", "Measured results"],
+    "results.md": ["The shipped model", "Step size", "Digits"],
+    "self-supervised.md": ["CIFAR-10", "Digits"],
+}
+
+
+@pytest.mark.parametrize("page", RESULTS)
+def test_results_state_their_command_version_and_seed(page):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    parts = re.split(r"^#{2,3} (.+)$", text, flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    measured = [title for title, part in sections.items() if re.search(r"^\|.*\d\.\d", part, re.MULTILINE)]
+    assert measured == RESULTS[page]
+    for title in measured:
+        for fact in (r"\bcrate (study|train|evaluate|probe|inspect) ", r"codingrate \d+\.\d+\.\d+", r"\b[Ss]eeds? \d"):
+            assert re.search(fact, sections[title]), f"{page}, {title}: there is no {fact}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_blocks_run(page, tmp_path):

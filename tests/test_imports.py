@@ -38,8 +38,9 @@ def test_operators_and_objective_need_no_transformers():
 
 @pytest.mark.parametrize(
     "module",
-    [codingrate, codingrate.models, codingrate.data, codingrate.evaluation, codingrate.inspection, codingrate.objective,
-     codingrate.operators, codingrate.recipes, codingrate.tasks, codingrate.runs, codingrate.theory, codingrate.bench],
+    [codingrate, codingrate.models, codingrate.data, codingrate.evaluation, codingrate.inspection,
+     codingrate.objective, codingrate.operators, codingrate.recipes, codingrate.tasks, codingrate.runs,
+     codingrate.theory, codingrate.explorer, codingrate.bench],
     ids=lambda module: module.__name__,
 )  # fmt: skip
 def test_every_public_name_is_there(module):

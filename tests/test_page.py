@@ -36,7 +36,7 @@ def picture():
 def page(picture):
     panel = Panel("one", "a < b", "Z^{ℓ+½} & U_k", "")
     values = {"title": "x < y", "facts": {}, "notes": ["<b>"], "files": {}, "tables": {}, "rows": 1}
-    values |= {"outcome": None, "keys": []}
+    values |= {"outcome": None, "keys": [], "chart_style": "", "charts": {"one": []}}
     return _page.render("inspection.html", panels=[panel], pictures={"one": picture}, **values)
 
 

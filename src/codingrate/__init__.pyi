@@ -1,4 +1,4 @@
-from . import bench, data, evaluation, inspection, models, objective, operators, recipes, runs, tasks, theory
+from . import bench, data, evaluation, explorer, inspection, models, objective, operators, recipes, runs, tasks, theory
 from .errors import CrateError
 from .models import (
     CrateConfig,
@@ -10,6 +10,7 @@ from .models import (
     CrateForSequenceClassification,
     CrateModel,
     create_model,
+    from_transformers,
     list_models,
     load_released,
     pretrained_names,
@@ -21,6 +22,7 @@ __version__: str
 __all__ = [
     "CrateConfig", "CrateError", "CrateForCausalLM", "CrateForImageClassification", "CrateForMaskedAutoencoding",
     "CrateForMaskedLM", "CrateForSelfDistillation", "CrateForSequenceClassification", "CrateModel", "Recipe", "Run",
-    "bench", "create_model", "data", "evaluation", "inspection", "list_models", "load", "load_recipe", "load_released",
-    "models", "objective", "operators", "pretrained_names", "recipes", "runs", "tasks", "theory", "train",
+    "bench", "create_model", "data", "evaluation", "explorer", "from_transformers", "inspection", "list_models", "load",
+    "load_recipe", "load_released", "models", "objective", "operators", "pretrained_names", "recipes", "runs", "tasks",
+    "theory", "train",
 ]  # fmt: skip

@@ -12,10 +12,13 @@ import re
 import warnings
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+
+from ._files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,6 +70,17 @@ def render_figure(draw: Callable[[Figure], None], name: str) -> Picture:
         if not can_draw("".join(labels)):
             axis.set_ticks(axis.get_ticklocs(), [drawable(label) for label in labels])
     return Picture(figure, svg.getvalue())
+
+
+def save_figure(draw: Callable[[Figure], None], path: Path, name: str) -> Path:
+    """Draw on an empty figure and write it, as SVG or PNG by the suffix of `path`; return the path."""
+    figure, svg = render_figure(draw, name)
+    with atomic_write(path) as draft:
+        if path.suffix.lower() == ".svg":
+            Path(draft).write_text(svg, encoding="utf-8")
+        else:
+            figure.savefig(draft, dpi=150, format="png", facecolor="white")
+    return path
 
 
 @cache

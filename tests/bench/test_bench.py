@@ -74,7 +74,8 @@ def test_image_suite_fills_every_metric(monkeypatch, capsys):
     assert result["logits_difference"] < 1e-5
     for mode in ("inference", "training"):
         metrics = result[mode]
-        assert set(metrics["seconds"]) == set(models.RIVALS)
+        assert set(metrics["seconds"]) == {*models.RIVALS, "products"}
+        assert metrics["efficiency"] == metrics["seconds"]["products"] / metrics["seconds"]["ours"]
         for rival in ("naive", "vit"):
             assert metrics["speedup"][rival] == metrics["seconds"][rival] / metrics["seconds"]["ours"]
     assert result["parameters"]["ours"] == result["parameters"]["naive"] < result["parameters"]["vit"]

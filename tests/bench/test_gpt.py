@@ -5,6 +5,7 @@ import pytest
 from codingrate import CrateError
 from codingrate.bench import bench_gpt, models
 from codingrate.cli.bench import print_result
+from tests.models.test_transformers import compiler
 
 SMALL = {
     "hidden_size": 30, "num_hidden_layers": 3, "num_attention_heads": 5, "vocab_size": 37,
@@ -35,6 +36,20 @@ def test_every_metric_is_filled(capsys):
     assert "speedup of ours" in printed
 
 
+@compiler
+def test_training_is_also_timed_compiled(capsys):
+    result = bench_gpt(new_tokens=2, batch=2, length=11, repeats=1, compiler="eager")
+    assert "compiled" not in result["decoding"]
+    seconds = result["training"]["seconds"]
+    assert result["training"]["compiled"] == {
+        "ours": seconds["ours"] / seconds["ours compiled"],
+        "gpt2": seconds["gpt2"] / seconds["gpt2 compiled"],
+        "speedup": seconds["gpt2 compiled"] / seconds["ours compiled"],
+    }
+    print_result({"gpt": result, "machine": {"threads": 1}})
+    assert "Compiling makes ours" in capsys.readouterr().out
+
+
 def test_both_models_generate_every_token(monkeypatch):
     shapes = []
 
@@ -44,7 +59,7 @@ def test_both_models_generate_every_token(monkeypatch):
 
     monkeypatch.setattr(models, "medians", run_once)
     bench_gpt(new_tokens=19, batch=2, length=11)
-    assert shapes == [(1, models.PROMPT + 19)] * 2 + [None] * 2
+    assert shapes == [(1, models.PROMPT + 19)] * 2 + [None] * 3
 
 
 def test_another_kind_of_model_is_refused():

@@ -11,6 +11,7 @@ from PIL import Image
 from codingrate.inspection import InspectionReport
 from codingrate.runs import Run
 from tests.data.conftest import _private_cache  # noqa: F401  (an autouse fixture)
+from tests.event_loops import _no_event_loop_is_left  # noqa: F401  (an autouse fixture)
 from tests.inspection.test_report import HOSTILE, draw, hostile_report
 from tests.runs.toys import train_toy
 

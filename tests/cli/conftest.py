@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 
 import numpy as np
 import pytest
 import torch
+import typer
 from PIL import Image
 
 from codingrate import create_model
@@ -122,6 +124,14 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.fixture(scope="package", autouse=True)
+def _one_command():
+    """Build the command with its verbs once, as a process does that runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
+
+
 @pytest.fixture(scope="session")
 def digits_run(tmp_path_factory):
     """A classifier of gray digits without a class token, whose layers were measured before and after training."""
@@ -199,6 +209,12 @@ def photo(tmp_path):
     """A file with a disc on 90 × 60 pixels."""
     disc_image()[0].save(tmp_path / "disc.png")
     return tmp_path / "disc.png"
+
+
+@pytest.fixture
+def unpictured(monkeypatch):
+    """Leave out the picture of the confusion matrix, which takes longer than to evaluate a toy model."""
+    monkeypatch.setattr("codingrate.tasks.reports.confusion_picture", lambda confusion, classes, path, unit: path)
 
 
 @pytest.fixture

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
+import codingrate
 from codingrate.cli import demo
 
 from .conftest import check_refusal, crate_json
@@ -23,13 +25,27 @@ def test_demo_trains_both_models_and_measures_every_layer(capsys, tmp_path):
     assert all(0 < row["nonzero"] < 1 and row["compression"] > 0 for row in layers)
     with Image.open(result["picture"]) as picture:
         assert picture.width > 500
-    assert [path.name for path in (tmp_path / "demo").iterdir()] == ["layers.png"], "nothing else is left behind"
+    left = sorted(path.name for path in (tmp_path / "demo").iterdir())
+    assert left == ["crate-cifar10", "layers.png"], "nothing else is left behind"
+    shipped = result["shipped"]
+    depth = codingrate.Run("crate-cifar10").model().config.num_hidden_layers
+    assert [row["layer"] for row in shipped["layers"]] == list(range(1, depth + 1))
+    for picture in (shipped["report"], shipped["attention"]):
+        assert (tmp_path / "demo" / "crate-cifar10") in Path(picture).parents
+        assert Path(picture).stat().st_size > 10_000
     demo.show(result)
     text = capsys.readouterr().out
     assert f"{layers[0]['compression']:.1f}" in text, "the table shows what was measured"
     measured, verdict = re.search(r"^Measured here: (.*)\.\nVerdict: (.*)\.$", text, re.M).groups()
     assert measured.count("in the first layer") == measured.count("before training") == 2, "R^c and non-zero entries"
     assert verdict in ("agrees", "agrees in part", "does not agree")
+    demo.show_shipped(shipped)
+    text = capsys.readouterr().out
+    assert len(shipped["samples"]) == 6
+    for sample in shipped["samples"]:
+        assert sample["caption"] in text
+    assert f"{shipped['layers'][0]['compression']:.1f}" in text
+    assert shipped["report"] in text
 
 
 def test_demo_refuses_a_negative_length(capsys, tmp_path):

@@ -46,6 +46,7 @@ def test_evaluate_prints_a_table(capsys, digits_run):
     assert (digits_run / "evaluation-train-best" / "confusion.png").is_file(), "other results are not overwritten"
 
 
+@pytest.mark.usefixtures("unpictured")
 def test_evaluate_reads_the_checkpoint_of_a_step(capsys, tmp_path):
     run = train_toy(tmp_path / "run", {"schedule.steps": 3, "run.checkpoint_steps": 1, "run.save_total_limit": 3})
     losses = {step: crate_json(capsys, "evaluate", run, "--checkpoint", step)["loss"] for step in ("1", "3", "last")}
@@ -54,6 +55,7 @@ def test_evaluate_reads_the_checkpoint_of_a_step(capsys, tmp_path):
     check_refusal(capsys, ["evaluate", run, "--checkpoint", 7], 1, "no saved model for checkpoint 7")
 
 
+@pytest.mark.usefixtures("unpictured")
 @pytest.mark.parametrize(
     ("parts", "options", "measured"),
     [
@@ -89,6 +91,7 @@ def test_held_out_images_are_measured_in_full_and_by_the_names_of_their_classes(
     assert f"{count} of {total} images" in out
 
 
+@pytest.mark.usefixtures("unpictured")
 def test_classes_with_other_names_are_refused_or_mapped(capsys, digits_run, tmp_path):
     counts = {"two": 3, "seven": 4}
     own = write_classes(tmp_path / "own", {"2": 3, "7": 4})
@@ -115,27 +118,25 @@ def test_evaluate_gives_the_loss_of_an_autoencoder(capsys, mae_run, tmp_path):
     assert "over 1,438 of 1,797 images" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["RUN", "--checkpoint", "lats"], 2, "'lats' must be last, best or a training step"),
-        (["RUN", "--split", "tset"], 1, "did you mean 'test'"),
-        (["RUN", "--batch-size", "0"], 2, "--batch-size"),
-        (["RUN", "--data", "no-such-folder/"], 1, "no-such-folder"),
-        (["RUN", "--data", "TWO"], 1, "map them with --labels ape=0,… or a JSON file"),
-        (["MAE", "--labels", "ape=0"], 1, "--labels maps classes, and task autoencoding has none"),
-        (["RUN", "--baseline"], 1, "use crate probe --baseline"),
-        (["DINO"], 1, "crate probe"),
-        (["GPT", "--split", "tset"], 1, "did you mean 'test'"),
-        (["BERT", "--data", "BINARY"], 1, "binary.txt is not plain text"),
-        (["nowhere"], 1, "unknown run folder, checkpoint file or model 'nowhere'"),
-        (["RUN/model"], 1, "there is no saved model for checkpoint 'last'"),
-        (["UNTRAINED"], 1, "there is no saved model for checkpoint 'last'"),
-        ([], 2, "'run'"),
-    ],
-    ids=str,
-)
-def test_evaluate_refuses(capsys, digits_run, dino_run, mae_run, gpt, bert, tmp_path, arguments, code, message):
+WRONG_EVALUATION = [
+    (["RUN", "--checkpoint", "lats"], 2, "'lats' must be last, best or a training step"),
+    (["RUN", "--split", "tset"], 1, "did you mean 'test'"),
+    (["RUN", "--batch-size", "0"], 2, "--batch-size"),
+    (["RUN", "--data", "no-such-folder/"], 1, "no-such-folder"),
+    (["RUN", "--data", "TWO"], 1, "map them with --labels ape=0,… or a JSON file"),
+    (["MAE", "--labels", "ape=0"], 1, "--labels maps classes, and task autoencoding has none"),
+    (["RUN", "--baseline"], 1, "use crate probe --baseline"),
+    (["DINO"], 1, "crate probe"),
+    (["GPT", "--split", "tset"], 1, "did you mean 'test'"),
+    (["BERT", "--data", "BINARY"], 1, "binary.txt is not plain text"),
+    (["nowhere"], 1, "unknown run folder, checkpoint file or model 'nowhere'"),
+    (["RUN/model"], 1, "there is no saved model for checkpoint 'last'"),
+    (["UNTRAINED"], 1, "there is no saved model for checkpoint 'last'"),
+    ([], 2, "'run'"),
+]
+
+
+def test_evaluate_refuses(capsys, digits_run, dino_run, mae_run, gpt, bert, tmp_path):
     (tmp_path / "untrained").mkdir()
     shutil.copy(digits_run / "recipe.yaml", tmp_path / "untrained")
     write_classes(tmp_path / "two", {"ape": 4, "bee": 4})
@@ -145,7 +146,8 @@ def test_evaluate_refuses(capsys, digits_run, dino_run, mae_run, gpt, bert, tmp_
         "RUN/model": digits_run / "model", "UNTRAINED": tmp_path / "untrained", "TWO": tmp_path / "two",
         "BINARY": tmp_path / "binary.txt",
     }  # fmt: skip
-    check_refusal(capsys, ["evaluate", *(paths.get(argument, argument) for argument in arguments)], code, message)
+    for arguments, code, message in WRONG_EVALUATION:
+        check_refusal(capsys, ["evaluate", *(paths.get(argument, argument) for argument in arguments)], code, message)
 
 
 # evaluate: text (labeled sentences: see the tests of `crate glue`)
@@ -419,38 +421,35 @@ def test_probe_splits_other_data_and_chooses_among_ks(capsys, probed, tmp_path):
     assert "top-5" not in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["RUN", "--method", "knm"], 2, "'knm' is not one of"),
-        (["RUN", "--baseline", "pixel"], 2, "'pixel' is not one of"),
-        (["RUN", "--checkpoint", "lats"], 2, "'lats' must be last, best or a training step"),
-        (["nowhere"], 1, "unknown run folder, checkpoint file or model 'nowhere'"),
-        (["RUN", "--k", "3"], 2, "--k is only for --method knn"),
-        (["RUN", "--method", "knn", "--k", "0"], 2, "--k"),
-        (["RUN", "--method", "knn", "--k", "2000"], 1, "1438 training images are too few for k=2000"),
-        (["RUN", "--data", "RARE", "--method", "knn", "--limit", "5"], 1, "5 training images are too few for k=10"),
-        (["RUN", "--path", "x"], 1, "--path is the folder of the dataset that --data names; give both"),
-        (["RUN", "--data", "no-such-folder/"], 1, "no-such-folder"),
-        (["RUN", "--data", "ONE"], 1, "one class only"),
-        (["RUN", "--data", "RARE", "--limit", "3"], 1, "has a single training image"),
-        (["GPT"], 1, "CrateForCausalLM has no image features"),
-        (["LANGUAGE"], 1, "CrateForCausalLM has no image features"),
-        ([], 2, "'run'"),
-    ],
-    ids=str,
-)
-def test_probe_refuses(capsys, digits_run, gpt, tmp_path, arguments, code, message):
+WRONG_PROBE = [
+    (["RUN", "--method", "knm"], 2, "'knm' is not one of"),
+    (["RUN", "--baseline", "pixel"], 2, "'pixel' is not one of"),
+    (["RUN", "--checkpoint", "lats"], 2, "'lats' must be last, best or a training step"),
+    (["nowhere"], 1, "unknown run folder, checkpoint file or model 'nowhere'"),
+    (["RUN", "--k", "3"], 2, "--k is only for --method knn"),
+    (["RUN", "--method", "knn", "--k", "0"], 2, "--k"),
+    (["RUN", "--method", "knn", "--k", "2000"], 1, "1438 training images are too few for k=2000"),
+    (["RUN", "--data", "RARE", "--method", "knn", "--limit", "5"], 1, "5 training images are too few for k=10"),
+    (["RUN", "--path", "x"], 1, "--path is the folder of the dataset that --data names; give both"),
+    (["RUN", "--data", "no-such-folder/"], 1, "no-such-folder"),
+    (["RUN", "--data", "ONE"], 1, "one class only"),
+    (["RUN", "--data", "RARE", "--limit", "3"], 1, "has a single training image"),
+    (["GPT"], 1, "CrateForCausalLM has no image features"),
+    (["LANGUAGE"], 1, "CrateForCausalLM has no image features"),
+    ([], 2, "'run'"),
+]
+
+
+def test_probe_refuses(capsys, digits_run, gpt, tmp_path):
     paths = {
         "RUN": digits_run, "GPT": gpt, "ONE": tmp_path / "one", "RARE": tmp_path / "rare",
         "LANGUAGE": tmp_path / "language",
     }  # fmt: skip
     write_classes(tmp_path / "one", {"ape": 4})
     write_classes(tmp_path / "rare", {"ape": 9, "bee": 5})
-    if "LANGUAGE" in arguments:  # a folder whose recipe is not that of its model
-        config = CrateConfig(
-            modality="text", hidden_size=12, num_hidden_layers=1, num_attention_heads=3, vocab_size=17, causal=True
-        )
-        CrateForCausalLM(config).save_pretrained(tmp_path / "language" / "model" / "last")
-        save_recipe(toy(), tmp_path / "language" / "recipe.yaml")
-    check_refusal(capsys, ["probe", *(paths.get(argument, argument) for argument in arguments)], code, message)
+    fields = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "vocab_size": 17}
+    config = CrateConfig(modality="text", causal=True, **fields)  # a folder whose recipe is not that of its model
+    CrateForCausalLM(config).save_pretrained(tmp_path / "language" / "model" / "last")
+    save_recipe(toy(), tmp_path / "language" / "recipe.yaml")
+    for arguments, code, message in WRONG_PROBE:
+        check_refusal(capsys, ["probe", *(paths.get(argument, argument) for argument in arguments)], code, message)

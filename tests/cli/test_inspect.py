@@ -204,49 +204,47 @@ def test_unreadable_images_are_counted(capsys, saved, tmp_path):
     check_refusal(capsys, ["inspect", saved, "--data", root], 1, "images cannot be read")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (
-            ["DIGITS", "--layer", 3],
-            1,
-            "--layer 3: layers are numbered from 1, and the model has 2 layers",
-        ),
-        (["DIGITS", "--layer", 0], 1, "--layer 0: layers are numbered from 1"),
-        (["DIGITS", "--data", "pydoc"], 1, "DIGITS reads images; give images instead"),
-        (["DIGITS", "--data", "digts"], 1, "unknown dataset 'digts'; did you mean 'digits'?"),
-        (["DIGITS", "--split", "validation"], 1, "unknown split 'validation'; did you mean"),
-        (["DIGITS", "--measure", "papers"], 2, "'papers' is not one of"),
-        (["DIGITS", "--checkpoint", "worst"], 2, "'worst' must be last, best or a training step"),
-        (["DIGITS", "--eps", 0], 1, "eps"),
-        (["DIGITS", "--path", "x"], 1, "--path is the folder of the dataset that --data names; give both"),
-        (["DIGITS", "--limit", 0], 2, "--limit"),
-        (["DIGITS", "--compare", "crate-tny"], 1, "unknown run folder, checkpoint file or model 'crate-tny'; did you"),
-        (["DIGITS", "--compare", "SAVED"], 1, "it reads 32 pixels a side, but"),
-        (["DIGITS", "--compare", "GPT"], 1, "--compare GPT: it reads text, but DIGITS reads images"),
-        (["DIGITS", "--compare", "DIGITS"], 1, "this is the model itself; give another"),
-        (["crate-tny-patch16-224"], 1, "did you mean 'crate-tiny-patch16-224'"),
-        (["EMPTY"], 1, "no saved model"),
-        (["GPT", "--data", "digits"], 1, "--data digits: GPT reads text; give text instead"),
-        (["TEXT"], 1, "give --data"),
-        (["TEXT", "--data", "pydoc"], 1, "no tokenizer"),
-        (["SAVED", "--data", "IMAGES", "--split", "train"], 1, "the train split of IMAGES has no images"),
-    ],
-    ids=str,
-)
-def test_inspect_refuses(capsys, digits_run, saved, gpt, tmp_path, arguments, code, message):
+WRONG_INSPECTION = [
+    (
+        ["DIGITS", "--layer", 3],
+        1,
+        "--layer 3: layers are numbered from 1, and the model has 2 layers",
+    ),
+    (["DIGITS", "--layer", 0], 1, "--layer 0: layers are numbered from 1"),
+    (["DIGITS", "--data", "pydoc"], 1, "DIGITS reads images; give images instead"),
+    (["DIGITS", "--data", "digts"], 1, "unknown dataset 'digts'; did you mean 'digits'?"),
+    (["DIGITS", "--split", "validation"], 1, "unknown split 'validation'; did you mean"),
+    (["DIGITS", "--measure", "papers"], 2, "'papers' is not one of"),
+    (["DIGITS", "--checkpoint", "worst"], 2, "'worst' must be last, best or a training step"),
+    (["DIGITS", "--eps", 0], 1, "eps"),
+    (["DIGITS", "--path", "x"], 1, "--path is the folder of the dataset that --data names; give both"),
+    (["DIGITS", "--limit", 0], 2, "--limit"),
+    (["DIGITS", "--compare", "crate-tny"], 1, "unknown run folder, checkpoint file or model 'crate-tny'; did you"),
+    (["DIGITS", "--compare", "SAVED"], 1, "it reads 32 pixels a side, but"),
+    (["DIGITS", "--compare", "GPT"], 1, "--compare GPT: it reads text, but DIGITS reads images"),
+    (["DIGITS", "--compare", "DIGITS"], 1, "this is the model itself; give another"),
+    (["crate-tny-patch16-224"], 1, "did you mean 'crate-tiny-patch16-224'"),
+    (["EMPTY"], 1, "no saved model"),
+    (["GPT", "--data", "digits"], 1, "--data digits: GPT reads text; give text instead"),
+    (["TEXT"], 1, "give --data"),
+    (["TEXT", "--data", "pydoc"], 1, "no tokenizer"),
+    (["SAVED", "--data", "IMAGES", "--split", "train"], 1, "the train split of IMAGES has no images"),
+]
+
+
+def test_inspect_refuses(capsys, digits_run, saved, gpt, tmp_path):
     paths = {"DIGITS": digits_run, "SAVED": saved, "GPT": gpt}
     paths |= {"EMPTY": tmp_path / "empty", "TEXT": tmp_path / "text", "IMAGES": tmp_path / "images"}
     paths["EMPTY"].mkdir()
     write_classes(paths["IMAGES"], {"a": 3, "b": 2})
-    if "TEXT" in arguments:
-        fields = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "vocab_size": 50, "head_dim": 8}
-        create_model("crate-gpt-base", **fields).save_pretrained(paths["TEXT"])
-    for name, path in paths.items():
-        message = message.replace(name, str(path))
+    fields = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "vocab_size": 50, "head_dim": 8}
+    create_model("crate-gpt-base", **fields).save_pretrained(paths["TEXT"])
     before = sorted(path.name for path in paths["TEXT"].glob("*"))
-    check_refusal(capsys, ["inspect", *(paths.get(word, word) for word in arguments)], code, message)
-    assert sorted(path.name for path in paths["TEXT"].glob("*")) == before, "a refused call writes nothing"
+    for arguments, code, message in WRONG_INSPECTION:
+        for name, path in paths.items():
+            message = message.replace(name, str(path))
+        check_refusal(capsys, ["inspect", *(paths.get(word, word) for word in arguments)], code, message)
+        assert sorted(path.name for path in paths["TEXT"].glob("*")) == before, "a refused call writes nothing"
 
 
 # attention
@@ -338,27 +336,26 @@ def test_untrained_models_and_enormous_images_are_noted(capsys, tmp_path, verb, 
         assert [layer["layer"] for layer in entry["layers"]] == [3], "the last of a ViT"
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (["--layer", 4], 1, "--layer 4: layers are numbered from 1, and the model has 3 layers; give 1 to 3, -1 to -3"),
-        (["--layer", 1, "--layer", -4], 1, "--layer -4: layers are numbered from 1"),
-        (["--layer", 0], 1, "--layer 0: layers are numbered from 1"),
-        (["--layer", "last"], 1, "--layer last: layers are numbered from 1"),
-        (["--head", 6], 1, "head 6 is out of range; the model has 5 heads, 1 to 5"),
-        (["--head", 0], 1, "head 0 is out of range"),
-        (["--mass", 0], 1, "mass must lie in (0, 1]"),
-        (["--mass", 1.5], 1, "mass must lie in (0, 1]"),
-        (["--size", 7], 1, "side 7 is not divisible by the model's patch_size 8; use 8"),
-        (["--size", 100_000], 1, "side 100000 has more than 128 patches of 8 pixels; use at most 1024"),
-        (["--size", 41], 1, "side 41 is not divisible by the model's patch_size 8; use 40"),
-        (["--checkpoint", "worst"], 2, "'worst' must be last, best or a training step"),
-    ],
-    ids=str,
-)
-def test_attention_refuses(capsys, saved, photo, tmp_path, options, code, message):
-    check_refusal(capsys, ["attention", saved, photo, "--output", tmp_path / "out", *options], code, message)
-    assert not (tmp_path / "out").exists()
+WRONG_ATTENTION = [
+    (["--layer", 4], 1, "--layer 4: layers are numbered from 1, and the model has 3 layers; give 1 to 3, -1 to -3"),
+    (["--layer", 1, "--layer", -4], 1, "--layer -4: layers are numbered from 1"),
+    (["--layer", 0], 1, "--layer 0: layers are numbered from 1"),
+    (["--layer", "last"], 1, "--layer last: layers are numbered from 1"),
+    (["--head", 6], 1, "head 6 is out of range; the model has 5 heads, 1 to 5"),
+    (["--head", 0], 1, "head 0 is out of range"),
+    (["--mass", 0], 1, "mass must lie in (0, 1]"),
+    (["--mass", 1.5], 1, "mass must lie in (0, 1]"),
+    (["--size", 7], 1, "side 7 is not divisible by the model's patch_size 8; use 8"),
+    (["--size", 100_000], 1, "side 100000 has more than 128 patches of 8 pixels; use at most 1024"),
+    (["--size", 41], 1, "side 41 is not divisible by the model's patch_size 8; use 40"),
+    (["--checkpoint", "worst"], 2, "'worst' must be last, best or a training step"),
+]
+
+
+def test_attention_refuses(capsys, saved, photo, tmp_path):
+    for options, code, message in WRONG_ATTENTION:
+        check_refusal(capsys, ["attention", saved, photo, "--output", tmp_path / "out", *options], code, message)
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

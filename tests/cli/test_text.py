@@ -332,68 +332,104 @@ def paths(gpt, bert, digits_run, saved_gpt, tmp_path):
     return runs | {path.name: path for path in tmp_path.iterdir() if path.name != "cache"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["generate", "GPT", ""], 1, "the prompt is empty"),
-        (["generate", "GPT", " \n"], 1, "the prompt is empty"),
-        (["generate", "GPT", "x", "--stop", ""], 1, "--stop is an empty text"),
-        (["generate", "GPT", "x", "--greedy", "--samples", "2"], 1, "--samples needs sampling"),
-        (["generate", "GPT", "x", "--repetition-penalty", "0"], 1, "--repetition-penalty is 0.0; it must be positive"),
-        (["generate", "GPT", "x", "--tokens", "0"], 2, "--tokens"),
-        (["generate", "GPT", "x", "--temperature", "0"], 1, "--temperature is 0.0; it must be positive"),
-        (["generate", "GPT", "x", "--temperature", "1e-45"], 1, "temperature is 1e-45; it must be at least 0.001"),
-        (["generate", "GPT", "x", "--temperature", "inf"], 1, "temperature is inf; it must be at least 0.001"),
-        (["generate", "GPT", "x", "--repetition-penalty", "1e300"], 1, "repetition_penalty is 1e+300; it must be"),
-        (["generate", "GPT", "x", "--seed", str(2**32)], 2, "less than or equal to 4294967295"),
-        (["generate", "GPT", "x", "--beams", str(10**30)], 2, "less than or equal to 1000"),
-        (["generate", "GPT", "x\udcff"], 1, "has a lone surrogate"),
-        (["generate", "GPT", "x", "--top-p", "1.5"], 1, "--top-p is 1.5"),
-        (["generate", "GPT", "x", "--greedy", "--top-k", "3"], 1, "--top-k has no effect with --greedy"),
-        (["generate", "GPT", "x", "--beams", "2", "--temperature", "1"], 1, "has no effect with --beams 2"),
-        (["generate", "GPT", "x", "--beams", "2", "--greedy"], 1, "--beams has no effect with --greedy"),
-        (["generate", "GPT", "x", "--checkpoint", "lats"], 2, "'lats' must be last, best or a training step"),
-        (["generate", "BERT", "x"], 1, "its task is masked-lm; generate needs a run of task causal-lm"),
-        (["generate", "DIGITS", "x"], 1, "its task is classification; generate needs a run of task causal-lm"),
-        (["generate", "nowhere", "x"], 1, "unknown run folder, checkpoint file or model 'nowhere'"),
-        (["generate", "bare", "x"], 1, "no tokenizer"),
-        (["generate", "damaged", "x"], 1, "config.json"),
-        (["generate", "GPT"], 2, "'prompt'"),
-        (["fill", "BERT", ""], 1, "there is no mask in the text"),
-        (["fill", "BERT", "no mask"], 1, "there is no mask in the text; write <mask>"),
-        (["fill", "BERT", "x" * 32 + "<mask>"], 1, "has 35 tokens, but the model's context length is 32"),
-        (["fill", "GPT", "<mask>"], 1, "its task is causal-lm; fill needs a run of task masked-lm"),
-        (["fill", "BERT", "<mask>", "--top", "0"], 2, "--top"),
-        (["perplexity", "BERT"], 1, "its task is masked-lm"),
-        (["perplexity", "SAVED"], 1, "--data"),
-        (["perplexity", "SAVED", "--data", "rows.jsonl", "--baseline"], 1, "--baseline counts the training text"),
-        (["perplexity", "GPT", "--data", "binary.txt"], 1, "binary.txt is not plain text"),
-        (["perplexity", "GPT", "--data", "latin.txt"], 1, "latin.txt is not UTF-8"),
-        (["perplexity", "GPT", "--data", "empty.txt"], 1, "has no text"),
-        (["perplexity", "GPT", "--data", "no-such-file.txt"], 1, "no-such-file.txt"),
-        (["perplexity", "GPT", "--data", "rows.jsonl", "--text-column", "txt"], 1, "set text.text_column to one of"),
-        (["perplexity", "GPT", "--data", "rows.jsonl", "--text-column", "other"], 1, "does not hold text"),
-        (["perplexity", "GPT", "--data", "rows.jsonl", "--split", "test"], 1, "has no test split"),
-        (["perplexity", "GPT", "--data", "rows.jsonl", "--separate", "page"], 1, "'page'"),
-        (["perplexity", "GPT", "--separate", "line"], 1, "say how --data is read"),
-        (["perplexity", "GPT", "--split", "tset"], 1, "did you mean 'test'"),
-        (["perplexity", "GPT", "--stride", "33"], 1, "stride is 33; it must lie between 1 and the block, 32"),
-        (["perplexity", "GPT", "--block", "33"], 1, "block is 33"),
-        (["perplexity", "GPT", "--sampled", "--stride", "3"], 1, "--stride has no effect with --sampled"),
-        (["perplexity", "GPT", "--sampled", "--limit", "30"], 1, "--limit has no effect with --sampled"),
-        (["lambada", "GPT", "short.jsonl"], 1, "text 1 has fewer than two words"),
-        (["lambada", "GPT", "binary.txt"], 1, "binary.txt is not plain text"),
-        (["lambada", "GPT", "gone.jsonl"], 1, "gone.jsonl"),
-        (["lambada", "BERT", "rows.jsonl"], 1, "its task is masked-lm"),
-        (["glue", "BERT", "--data", "nowhere"], 1, "--data nowhere: no such folder"),
-        (["glue", "BERT", "--data", "nothing"], 1, "there is no folder of a GLUE task"),
-        (["glue", "BERT", "--data", "nothing", "--tasks", "sst2"], 1, "there is no folder sst2"),
-        (["glue", "BERT", "--tasks", "sst3"], 1, "did you mean 'sst2'"),
-        (["glue", "BERT", "--tasks", ","], 1, "--tasks is empty"),
-        (["glue", "BERT", "--tasks", "rte", "--after-mnli"], 1, "add mnli to --tasks"),
-        (["glue", "BERT", "--tasks", "sst2", "--checkpoint", "first"], 2, "'first' must be last, best"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_wrong_calls_are_refused(capsys, paths, arguments, code, message):
-    check_refusal(capsys, [paths.get(argument, argument) for argument in arguments], code, message)
+WRONG_CALLS = [
+    (["generate", "GPT", ""], 1, "the prompt is empty"),
+    (["generate", "GPT", " \n"], 1, "the prompt is empty"),
+    (["generate", "GPT", "x", "--stop", ""], 1, "--stop is an empty text"),
+    (["generate", "GPT", "x", "--greedy", "--samples", "2"], 1, "--samples needs sampling"),
+    (["generate", "GPT", "x", "--repetition-penalty", "0"], 1, "--repetition-penalty is 0.0; it must be positive"),
+    (["generate", "GPT", "x", "--tokens", "0"], 2, "--tokens"),
+    (["generate", "GPT", "x", "--temperature", "0"], 1, "--temperature is 0.0; it must be positive"),
+    (["generate", "GPT", "x", "--temperature", "1e-45"], 1, "temperature is 1e-45; it must be at least 0.001"),
+    (["generate", "GPT", "x", "--temperature", "inf"], 1, "temperature is inf; it must be at least 0.001"),
+    (["generate", "GPT", "x", "--repetition-penalty", "1e300"], 1, "repetition_penalty is 1e+300; it must be"),
+    (["generate", "GPT", "x", "--seed", str(2**32)], 2, "less than or equal to 4294967295"),
+    (["generate", "GPT", "x", "--beams", str(10**30)], 2, "less than or equal to 1000"),
+    (["generate", "GPT", "x\udcff"], 1, "has a lone surrogate"),
+    (["generate", "GPT", "x", "--top-p", "1.5"], 1, "--top-p is 1.5"),
+    (["generate", "GPT", "x", "--greedy", "--top-k", "3"], 1, "--top-k has no effect with --greedy"),
+    (["generate", "GPT", "x", "--beams", "2", "--temperature", "1"], 1, "has no effect with --beams 2"),
+    (["generate", "GPT", "x", "--beams", "2", "--greedy"], 1, "--beams has no effect with --greedy"),
+    (["generate", "GPT", "x", "--checkpoint", "lats"], 2, "'lats' must be last, best or a training step"),
+    (["generate", "BERT", "x"], 1, "its task is masked-lm; generate needs a run of task causal-lm"),
+    (["generate", "DIGITS", "x"], 1, "its task is classification; generate needs a run of task causal-lm"),
+    (["generate", "nowhere", "x"], 1, "unknown run folder, checkpoint file or model 'nowhere'"),
+    (["generate", "bare", "x"], 1, "no tokenizer"),
+    (["generate", "damaged", "x"], 1, "config.json"),
+    (["generate", "GPT"], 2, "'prompt'"),
+    (["fill", "BERT", ""], 1, "there is no mask in the text"),
+    (["fill", "BERT", "no mask"], 1, "there is no mask in the text; write <mask>"),
+    (["fill", "BERT", "x" * 32 + "<mask>"], 1, "has 35 tokens, but the model's context length is 32"),
+    (["fill", "GPT", "<mask>"], 1, "its task is causal-lm; fill needs a run of task masked-lm"),
+    (["fill", "BERT", "<mask>", "--top", "0"], 2, "--top"),
+    (["perplexity", "BERT"], 1, "its task is masked-lm"),
+    (["perplexity", "SAVED"], 1, "--data"),
+    (["perplexity", "SAVED", "--data", "rows.jsonl", "--baseline"], 1, "--baseline counts the training text"),
+    (["perplexity", "GPT", "--data", "binary.txt"], 1, "binary.txt is not plain text"),
+    (["perplexity", "GPT", "--data", "latin.txt"], 1, "latin.txt is not UTF-8"),
+    (["perplexity", "GPT", "--data", "empty.txt"], 1, "has no text"),
+    (["perplexity", "GPT", "--data", "no-such-file.txt"], 1, "no-such-file.txt"),
+    (["perplexity", "GPT", "--data", "rows.jsonl", "--text-column", "txt"], 1, "set text.text_column to one of"),
+    (["perplexity", "GPT", "--data", "rows.jsonl", "--text-column", "other"], 1, "does not hold text"),
+    (["perplexity", "GPT", "--data", "rows.jsonl", "--split", "test"], 1, "has no test split"),
+    (["perplexity", "GPT", "--data", "rows.jsonl", "--separate", "page"], 1, "'page'"),
+    (["perplexity", "GPT", "--separate", "line"], 1, "say how --data is read"),
+    (["perplexity", "GPT", "--split", "tset"], 1, "did you mean 'test'"),
+    (["perplexity", "GPT", "--stride", "33"], 1, "stride is 33; it must lie between 1 and the block, 32"),
+    (["perplexity", "GPT", "--block", "33"], 1, "block is 33"),
+    (["perplexity", "GPT", "--sampled", "--stride", "3"], 1, "--stride has no effect with --sampled"),
+    (["perplexity", "GPT", "--sampled", "--limit", "30"], 1, "--limit has no effect with --sampled"),
+    (["lambada", "GPT", "short.jsonl"], 1, "text 1 has fewer than two words"),
+    (["lambada", "GPT", "binary.txt"], 1, "binary.txt is not plain text"),
+    (["lambada", "GPT", "gone.jsonl"], 1, "gone.jsonl"),
+    (["lambada", "BERT", "rows.jsonl"], 1, "its task is masked-lm"),
+    (["glue", "BERT", "--data", "nowhere"], 1, "--data nowhere: no such folder"),
+    (["glue", "BERT", "--data", "nothing"], 1, "there is no folder of a GLUE task"),
+    (["glue", "BERT", "--data", "nothing", "--tasks", "sst2"], 1, "there is no folder sst2"),
+    (["glue", "BERT", "--tasks", "sst3"], 1, "did you mean 'sst2'"),
+    (["glue", "BERT", "--tasks", ","], 1, "--tasks is empty"),
+    (["glue", "BERT", "--tasks", "rte", "--after-mnli"], 1, "add mnli to --tasks"),
+    (["glue", "BERT", "--tasks", "sst2", "--checkpoint", "first"], 2, "'first' must be last, best"),
+]  # fmt: skip
+
+
+def test_wrong_calls_are_refused(capsys, paths):
+    for arguments, code, message in WRONG_CALLS:
+        check_refusal(capsys, [paths.get(argument, argument) for argument in arguments], code, message)
+
+
+# zero-shot
+
+
+def test_zero_shot_measures_the_sets_of_the_paper(capsys, gpt, tmp_path):
+    """Files of any size are read in full; the average is over sets, and LAMBADA has an accuracy too."""
+    (tmp_path / "passages.jsonl").write_text("".join(json.dumps({"text": words(seed, 9)}) + "\n" for seed in range(7)))
+    (tmp_path / "lines.txt").write_text(words(9, 200))
+    sets = [
+        f"lambada={tmp_path / 'passages.jsonl'}",
+        f"ptb={tmp_path / 'lines.txt'}",
+        f"wikitext={gpt.parent / 'text'}",
+    ]
+    report = crate_json(capsys, "zero-shot", gpt, *sets, "--whole", "--batch-size", 2)
+    assert list(report["sets"]) == ["lambada", "ptb", "wikitext"]
+    losses = {name: one["cross_entropy"] for name, one in report["sets"].items()}
+    assert report["average"] == pytest.approx(sum(losses.values()) / 3)
+    assert {name: one["split"] for name, one in report["sets"].items()} == {
+        "lambada": "all", "ptb": "all", "wikitext": "test",
+    }  # fmt: skip
+    by_line = ("--separate", "line")
+    assert (
+        losses["ptb"]
+        == crate_json(capsys, "perplexity", gpt, "--data", tmp_path / "lines.txt", *by_line)["cross_entropy"]
+    )
+    own = crate_json(capsys, "lambada", gpt, tmp_path / "passages.jsonl")
+    assert report["accuracy"] == own["accuracy"]
+    sampled = crate_json(capsys, "zero-shot", gpt, sets[1], "--iterations", 3)
+    assert sampled["sets"]["ptb"]["error"] > 0
+    assert sampled["accuracy"] is None
+    code, out, _ = crate(capsys, "zero-shot", gpt, sets[1], "--iterations", 3)
+    assert code == 0
+    assert f"{sampled['average']:.4f}" in out
+    check_refusal(capsys, ["zero-shot", gpt, "pbt"], 1, "did you mean 'ptb'")
+    check_refusal(capsys, ["zero-shot", gpt, "ptb=nowhere.txt"], 1, "no such file or folder: nowhere.txt")
+    check_refusal(capsys, ["zero-shot", gpt, sets[1], sets[1]], 1, "at most once")

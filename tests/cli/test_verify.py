@@ -8,7 +8,7 @@ import math
 import pytest
 
 from codingrate.cli import main
-from codingrate.theory.claims import Finding, claim, frame
+from codingrate.theory.claims import VERDICTS, Finding, claim, frame
 
 
 def crate(capsys, *arguments):
@@ -26,7 +26,7 @@ def test_the_table_names_everything(capsys):
         assert words in out
     assert out.index("neumann-order") < out.index("base-assumption"), "the order of the paper"
     assert "2 claims in" in out
-    assert "1 holds, 0 holds in range, 1 fails" in out
+    assert "1 holds; 0 holds in a stated range; 0 fails as stated, true in another form; 1 fails" in out
 
 
 def test_json_is_for_machines_and_the_seed_matters(capsys):
@@ -65,8 +65,39 @@ def doubtful(monkeypatch):
         """One [bold] thing.
 
         Nothing.
+
+        Mutations: none.
         """
-        return Finding("1", "[2]", "holds in range", "a < b", {"value": math.inf})
+        return Finding("1", "[2]", "holds in a stated range", "a < b", {"value": math.inf})
+
+
+@pytest.mark.parametrize("expected", VERDICTS)
+def test_an_exception_is_an_exit_code_of_one_even_if_a_failure_was_expected(capsys, monkeypatch, expected):
+    monkeypatch.setattr(frame, "CLAIMS", {})
+
+    @claim(section="2.1", equation="eq:x", expected=expected)
+    def broken(trial):
+        """One.
+
+        Nothing.
+
+        Mutations: none.
+        """
+        raise ZeroDivisionError("by zero")
+
+    code, out, errors = crate(capsys, "verify")
+    assert code == 1
+    assert "ZeroDivisionError: by zero" in out
+    assert errors == [f"crate: not as expected: broken error (expected: {expected})"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("effort", ["--quick", "--full"])
+def test_the_whole_of_verify_in_one_call(capsys, tmp_path, effort):
+    code, out, errors = crate(capsys, "verify", effort, "--json", "--html", tmp_path / "theory.html")
+    assert (code, errors) == (0, [])
+    assert {record["claim"] for record in json.loads(out)} == set(frame.CLAIMS)
+    assert (tmp_path / "theory.html").read_text(encoding="utf-8").count("<section id=") == len(frame.CLAIMS)
 
 
 @pytest.mark.usefixtures("doubtful")
@@ -74,7 +105,7 @@ def test_a_claim_worse_than_expected_is_an_exit_code_of_one(capsys):
     code, out, errors = crate(capsys, "verify")
     assert code == 1
     assert "[2]" in out
-    assert errors == ["crate: not as expected: doubtful holds in range, expected: holds"]
+    assert errors == ["crate: not as expected: doubtful holds in a stated range (expected: holds)"]
     code, out, errors = crate(capsys, "verify", "--json")
     assert (code, len(errors)) == (1, 1)
     assert json.loads(out)[0]["numbers"] == {"value": None}

@@ -7,6 +7,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from codingrate.data import CorruptImages, UnreadableImageError, decode_image, read_picture
+from codingrate.data.image_files import file_content
 from codingrate.errors import CrateError
 
 from .conftest import encoded, picture
@@ -27,6 +28,18 @@ def test_same_pixels_from_every_kind_of_value(tmp_path):
         image, pixels, pixels.tolist(), np.moveaxis(pixels, 2, 0), pixels.astype(np.int64),
     ):  # fmt: skip
         assert (array(value) == pixels).all()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_file_content_keeps_the_pixels(tmp_path, channels):
+    """A stored file is passed on byte by byte; pixels in lists become a file that decodes to the same pixels."""
+    image = picture(0).convert("L" if channels == 1 else "RGB")
+    stored = encoded(image)
+    (tmp_path / "image.png").write_bytes(stored)
+    for value in ({"bytes": stored, "path": None}, {"bytes": None, "path": str(tmp_path / "image.png")}):
+        assert file_content(value, channels) == stored
+    content = file_content(np.asarray(image).tolist(), channels)
+    assert np.array_equal(np.asarray(decode_image(content, channels)), np.asarray(image))
 
 
 def test_gray_and_color():

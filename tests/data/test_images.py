@@ -204,7 +204,8 @@ def test_known_names_ask_the_hub_for_their_splits_and_columns(monkeypatch, strea
     )
     columns = {"img": [encoded(picture(i)) for i in range(6)], "coarse_label": [0] * 6, "fine_label": [0, 1, 2] * 2}
 
-    def hub(name, split, streaming):
+    def hub(name, split, streaming, revision):
+        assert revision is None
         asked.append((name, split))
         rows = datasets.Dataset.from_dict(columns, features=features)
         return rows.to_iterable_dataset() if streaming else rows

@@ -1,12 +1,18 @@
 """Loaders: the same pixels whoever reads them, broken files skipped and named, streams shared out without overlap."""
 
+import io
+import itertools
 import pickle
 import subprocess
 import sys
+import tarfile
 from dataclasses import replace
 
+import datasets
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 
 from codingrate.data import (
@@ -246,3 +252,63 @@ def test_evaluation_refuses_bad_sizes_and_empty_splits(folder):
         EvaluationBatches(data, AUGMENT, split="tset")
     with pytest.raises(CrateError, match=r"the train split of .* has no images"):
         list(EvaluationBatches(data, AUGMENT, split="train"))
+
+
+# Every image of a stream once
+
+
+def write_shards(folder, kind, shards, count=53):
+    """Write images whose first pixels are their number, in several files of unequal size."""
+    folder.mkdir()
+    images = np.zeros((count, 8, 8), np.uint8)
+    images[:, 0, 0] = np.arange(count)
+    edges = [0, *(count * (part + 1) // shards - part % 2 for part in range(shards - 1)), count]
+    for part, (start, end) in enumerate(itertools.pairwise(edges)):
+        rows = range(start, end)
+        if kind == "parquet":
+            table = {"image": [images[row].tolist() for row in rows], "label": [row % 3 for row in rows]}
+            datasets.Dataset.from_dict(table).to_parquet(folder / f"train-{part}.parquet")
+            continue
+        with tarfile.open(folder / f"train-{part}.tar", "w") as archive:
+            for row in rows:
+                picture = io.BytesIO()
+                Image.fromarray(images[row]).save(picture, format="png")
+                for suffix, content in (("png", picture.getvalue()), ("cls", str(row % 3).encode())):
+                    member = tarfile.TarInfo(f"{row:04d}.{suffix}")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+    return folder
+
+
+def numbers_read(data, rank, processes, workers, epoch):
+    """Return the numbers of the training images that one process reads in an epoch."""
+    augment = Augment(image_size=8, channels=1, crop="resize", flip=0.0)
+    dataset = torch_dataset(data, augment, train=True, rank=rank, world_size=processes, shuffle_buffer=20)
+    dataset.set_epoch(epoch)
+    loader = DataLoader(dataset, 5, num_workers=workers, collate_fn=collate)
+    return [int(number) for batch in loader for number in batch["pixel_values"][:, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "tar"])
+@pytest.mark.parametrize(("shards", "processes", "workers"), [(4, 2, 0), (3, 2, 0), (1, 4, 0), (4, 2, 2), (3, 2, 2)])
+def test_processes_and_workers_see_each_image_of_a_stream_once_in_an_epoch(tmp_path, kind, shards, processes, workers):
+    data = load_images(str(write_shards(tmp_path / "data", kind, shards)), streaming=True, test_share=0.2)
+    everything = sorted(numbers_read(data, 0, 1, 0, 0))
+    assert len(set(everything)) == len(everything) > 30
+    epochs = []
+    for epoch in (0, 1):
+        parts = [numbers_read(data, rank, processes, workers, epoch) for rank in range(processes)]
+        assert sorted(number for part in parts for number in part) == everything
+        assert all(parts), "every process has work"
+        epochs.append(parts)
+    assert epochs[0] != epochs[1], "in another order"
+
+
+def test_archives_are_read_whole_too(tmp_path):
+    """Random access copies the images of an archive to a cache; archives beside folders are ignored."""
+    folder = write_shards(tmp_path / "data", "tar", 2)
+    data = load_images(str(folder))
+    assert (len(data.train) + len(data.test), data.classes) == (53, ("0", "1", "2"))
+    (folder / "more").mkdir()
+    with pytest.raises(CrateError):
+        load_images(str(folder))

@@ -1,5 +1,7 @@
 """Masking: the shares of Devlin et al., special tokens untouched, the same draws from the same generator."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -40,6 +42,12 @@ def test_shares_of_chosen_hidden_random_and_kept():
     counts = [int(masked.sum()), int(same.sum()), int((~masked & ~same).sum())]
     by_chance = 0.1 / 61  # a random id is the mask, or the token itself, so often
     assert chi_squared(counts, [0.8 + by_chance, 0.1 + by_chance, 0.1 - 2 * by_chance]) < 13.8
+
+
+def test_fifteen_percent_are_chosen_by_default():
+    """Devlin et al. (2019), section 3.1, and the paper's BERT (4.1.4)."""
+    for function in (mask_tokens, mask_own_tokens):
+        assert inspect.signature(function).parameters["probability"].default == 0.15
 
 
 def test_random_words_are_even_over_the_whole_vocabulary():

@@ -119,7 +119,8 @@ def test_splits_of_other_sets(tmp_path):
 def test_tasks_are_asked_of_the_hub(monkeypatch):
     asked = []
 
-    def hub(*args, streaming):
+    def hub(*args, streaming, revision):
+        assert revision is None
         asked.append((*args, streaming))
         rows = datasets.Dataset.from_dict({**PAIRS, "label": [0, 1, 1]})
         return datasets.DatasetDict(train=rows, validation=rows, test=rows)

@@ -209,7 +209,8 @@ def test_saved_datasets(tmp_path):
 def test_hub_names(monkeypatch, tmp_path, streaming):
     asked = []
 
-    def hub(*args, streaming):
+    def hub(*args, streaming, revision):
+        assert revision is None
         asked.append(args)
         rows = datasets.Dataset.from_dict({"text": ["a", "", "b"]})
         return {"train": rows.to_iterable_dataset() if streaming else rows, "validation": rows, "test": rows}
@@ -222,7 +223,7 @@ def test_hub_names(monkeypatch, tmp_path, streaming):
     assert (data.train.key() is None) is streaming  # the hub is out of reach: a stream cannot be known again
     local = load_text("wikitext", path=write(tmp_path / "wiki" / "train.txt", "x\ny\n"), separate="line")
     assert sorted([*local.train, *local.validation]) == ["x", "y"]
-    assert text_names() == ["openwebtext", "pydoc", "wikitext", "wikitext-103", "wikitext-2"]
+    assert text_names() == ["lambada", "openwebtext", "ptb", "pydoc", "wikitext", "wikitext-103", "wikitext-2"]
 
 
 def test_keys_change_with_the_text(tmp_path):

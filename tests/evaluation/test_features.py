@@ -125,6 +125,9 @@ def test_what_differs_is_computed_again(digits, tmp_path):
     assert made(model, less, cache=tmp_path)[1] == 350
     assert made(model, digits, larger, cache=tmp_path)[1] == 359
     assert made(model, digits, cache=tmp_path, limit=50)[1] == 50
+    for crop, asked in (("center", [359, 359]), ("resize", [0, 0])):  # only the center crop has a ratio
+        crops = [dataclasses.replace(GRAY, evaluation=crop, evaluation_ratio=ratio) for ratio in (1.1, 1.2)]
+        assert [made(model, digits, augment, cache=tmp_path)[1] for augment in crops] == asked
     with torch.no_grad():
         model.map.bias[3] += 1e-6
     found, asked = made(model, digits, cache=tmp_path)

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from codingrate.data import TextDocuments, load_tokenizer, pack_text
-from codingrate.evaluation import fill_masks, lambada_accuracy, perplexity, sampled_loss
+from codingrate.evaluation import fill_masks, lambada_accuracy, language, perplexity, sampled_loss
 from tests.models import toys
 from tests.refusals import refused
 
@@ -43,10 +45,20 @@ def naive(model, ids, block, stride):
     return losses, seen
 
 
-@pytest.mark.parametrize("attention", ["mssa", "tssa"])
-@pytest.mark.parametrize("length", [2, 13, 14, 15, 31, 60])
-@pytest.mark.parametrize(("block", "stride"), [(13, 1), (13, 5), (13, 13), (7, 3), (2, 1)])
-def test_every_token_is_predicted_once_from_what_stands_before_it(attention, length, block, stride):
+@st.composite
+def windows(draw):
+    """A block within the context length, a stride within the block, and a text of any length."""
+    block = draw(st.integers(2, BLOCK))
+    return draw(st.integers(2, 60)), block, draw(st.integers(1, block))
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@example((2, 13, 1), "mssa")
+@example((14, 13, 13), "tssa")  # the text is one window
+@example((15, 13, 5), "mssa")  # the last window predicts a single token
+@given(windows(), st.sampled_from(["mssa", "tssa"]))
+def test_every_token_is_predicted_once_from_what_stands_before_it(sizes, attention):
+    length, block, stride = sizes
     model, ids, heard = causal(attention=attention), stream(length), []
     report = perplexity(model, ids, block=block, stride=stride, batch_size=3, progress=heard.append)
     losses, seen = naive(model, ids, block, stride)
@@ -152,6 +164,19 @@ def test_the_last_word_must_be_the_likeliest_in_every_token():
     for texts, share in (([right], 1), ([wrong], 0), ([longer], 0), ([right, wrong, longer, "the cat\n\nsat"], 0.5)):
         report = lambada_accuracy(model, tokenizer, texts, batch_size=3)
         assert (report.accuracy, report.texts, report.protocol, report.cut) == (share, len(texts), "argmax", 0)
+
+
+def test_a_passage_that_is_too_long_loses_its_beginning():
+    text = " ".join(map(str, range(60))) + " mat"  # 173 bytes, of which 64 fit
+    report = lambada_accuracy(Knows(text), load_tokenizer("bytes"), [text])
+    assert (report.accuracy, report.cut) == (1, 1)
+
+
+def test_a_generated_word_counts_in_any_case_and_as_part_of_another(monkeypatch):
+    monkeypatch.setattr(language, "_continuations", lambda *_: [" the CATS sat", " a Dog", " a fox"])
+    passages = ["I saw the cat", "I saw the dOG", "I saw the owl"]
+    report = lambada_accuracy(Knows(""), load_tokenizer("bytes"), passages, generate=True)
+    assert report.accuracy == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize("generate", [False, True])

@@ -14,7 +14,8 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from codingrate.evaluation import Features, knn_probe, logistic_probe, probe, probe_features, probe_steps
+from codingrate import create_model
+from codingrate.evaluation import BareFeatures, Features, knn_probe, logistic_probe, probe, probe_features, probe_steps
 from codingrate.evaluation.probe import nearest_neighbors
 from tests.refusals import refused
 
@@ -79,24 +80,24 @@ NOT_FOUR = np.flatnonzero(TRAIN.labels != 4)
 DIVERGED = np.where(np.arange(5) == 3, np.nan, TEST.values)
 
 
-@pytest.mark.parametrize("method", ["knn", "logistic"])
-@pytest.mark.parametrize(
-    ("train", "test", "message"),
-    [
-        (subset(TRAIN, slice(0)), TEST, "the training features are empty"),
-        (TRAIN, subset(TEST, slice(0)), "the test features are empty"),
-        (subset(TRAIN, ONE_CLASS), TEST, "one class only ('class 4')"),
-        (subset(TRAIN, NOT_FOUR), TEST, "test class 'class 4' has no training image"),
-        (TRAIN, subset(TEST, slice(None), classes=tuple("abcdefg")), "class 1, class 2, …) and 7 (a, b, c, …)"),
-        (TRAIN, gaussian(53, 5, 3), "have different classes: 7 (class 0, class 1, class 2, …) and 3"),
-        (TRAIN, subset(TEST, slice(None), values=TEST.values[:, :3]), "have widths 5 and 3"),
-        (TRAIN, subset(TEST, slice(None), labels=TEST.labels + 1), "test label 7 is outside the 7 classes"),
-        (TRAIN, subset(TEST, slice(None), labels=TEST.labels[:9]), "not (53, 5) with (9,)"),
-        (TRAIN, subset(TEST, slice(None), values=DIVERGED), "the test features are not all finite"),
-    ],
-)
-def test_features_that_cannot_be_probed(method, train, test, message):
-    refused(message, probe_features, train, test, method)
+UNUSABLE = [
+    (subset(TRAIN, slice(0)), TEST, "the training features are empty"),
+    (TRAIN, subset(TEST, slice(0)), "the test features are empty"),
+    (subset(TRAIN, ONE_CLASS), TEST, "one class only ('class 4')"),
+    (subset(TRAIN, NOT_FOUR), TEST, "test class 'class 4' has no training image"),
+    (TRAIN, subset(TEST, slice(None), classes=tuple("abcdefg")), "class 1, class 2, …) and 7 (a, b, c, …)"),
+    (TRAIN, gaussian(53, 5, 3), "have different classes: 7 (class 0, class 1, class 2, …) and 3"),
+    (TRAIN, subset(TEST, slice(None), values=TEST.values[:, :3]), "have widths 5 and 3"),
+    (TRAIN, subset(TEST, slice(None), labels=TEST.labels + 1), "test label 7 is outside the 7 classes"),
+    (TRAIN, subset(TEST, slice(None), labels=TEST.labels[:9]), "not (53, 5) with (9,)"),
+    (TRAIN, subset(TEST, slice(None), values=DIVERGED), "the test features are not all finite"),
+]
+
+
+def test_features_that_cannot_be_probed():
+    for train, test, message in UNUSABLE:
+        for method in ("knn", "logistic"):
+            refused(message, probe_features, train, test, method)
 
 
 @pytest.mark.parametrize(
@@ -322,3 +323,30 @@ def test_classes_without_a_training_image_may_be_left_out_of_both():
     )
     metrics = logistic_probe(*without, strengths=[0.1]).metrics
     assert 0.3 < metrics["top1"] < metrics["top5"] <= 1
+
+
+def test_the_paper_s_probes_neither_standardize_nor_leave_an_image_out():
+    """Regression on the values as they are, and a training accuracy in which every image is its own neighbor."""
+    scaled = features(TRAIN.values * [1, 1, 1, 10, 0.1], TRAIN.labels)
+    other = features(TEST.values * [1, 1, 1, 10, 0.1], TEST.labels, scaled.classes)
+    settings = {"strengths": [0.1], "tolerance": 1e-6, "iterations": 2000, "folds": 2}
+    report = logistic_probe(scaled, other, standardize=False, **settings)
+    model = LogisticRegression(C=0.1, tol=1e-6, max_iter=2000).fit(scaled.values.astype(np.float64), scaled.labels)
+    assert report.metrics["top1"] == pytest.approx(model.score(other.values, other.labels))
+    assert report.metrics != logistic_probe(scaled, other, **settings).metrics
+    own = knn_probe(TRAIN, TEST, ks=[1, 20], own_vote=True)
+    assert own.table[0]["train_top1"] == 1.0
+    assert own.chosen == {"k": 1}
+    assert knn_probe(TRAIN, TEST, ks=[1, 20]).chosen == {"k": 20}
+
+
+def test_bare_features_are_the_tokens_before_any_norm():
+    config = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "image_size": 8, "patch_size": 4}
+    pixels = torch.randn(2, 3, 8, 8)
+    for fields in ({}, {"final_norm": True, "pooling": "mean"}, {"pooling": "patches"}):
+        model = create_model("crate-tiny-patch16-224", **config, **fields).eval()
+        z = model.crate.embedding(pixels)
+        for layer in model.crate.layers:
+            z = layer(z)[0]
+        wanted = z[:, 0] if not fields else z.mean(1) if fields["pooling"] == "mean" else z[:, 1:].mean(1)
+        torch.testing.assert_close(BareFeatures(model).features(pixels), wanted)

@@ -120,8 +120,13 @@ def dense_vector(weights):
     return scipy.linalg.eigh(degrees - weights, degrees)[1][:, 1]
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_the_eigenvector_and_its_mask_are_the_dense_solvers(seed, monkeypatch):
+def test_the_eigenvector_and_its_mask_are_the_dense_solvers(monkeypatch):
+    for seed in range(50):
+        with monkeypatch.context() as patch:
+            check_cut(seed, patch)
+
+
+def check_cut(seed, monkeypatch):
     weights, grid = random_affinity(seed)
     ours, dense = cuts.normalized_cut(weights), dense_vector(weights)
     dense = dense if dense @ ours > 0 else -dense
@@ -184,3 +189,66 @@ def test_a_graph_with_one_kind_of_pair_cannot_be_cut(alike):
     assert not cuts.can_cut(weights)
     weights[2, 7] = weights[7, 2] = 1e-5 if alike else 1.0
     assert cuts.can_cut(weights)
+
+
+def release(features, grid, masks, threshold):
+    """MaskCut step by step as its release does it: masks of every step on the grid, those of rejected steps empty."""
+    rows, columns = grid
+    painting, found, previous = np.zeros(grid), [], None
+    for step in range(masks):
+        shown = features * (1 - painting).reshape(-1, 1)
+        norms = np.sqrt((shown**2).sum(1, keepdims=True))
+        unit = np.divide(shown, norms, out=np.zeros_like(shown), where=norms > 0)
+        weights = np.where(unit @ unit.T > threshold, 1.0, 1e-5)
+        degrees = np.diag(weights.sum(1))
+        vector = scipy.linalg.eigh(degrees - weights, degrees, subset_by_index=[1, 2])[1][:, 0]
+        side = vector > vector.mean()
+        seed = int(np.argmax(np.abs(vector)))
+        corners = side.reshape(grid)[[0, 0, rows - 1, rows - 1], [0, columns - 1, 0, columns - 1]].sum()
+        if corners >= 3 or not side[seed]:
+            side, vector = ~side, -vector
+        seed = int(np.argmax(vector))
+        reached, frontier = set(), [seed]
+        while frontier:  # the connected component of the seed
+            patch = frontier.pop()
+            if patch in reached or not side[patch]:
+                continue
+            reached.add(patch)
+            row, column = divmod(patch, columns)
+            near = ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1))
+            frontier += [r * columns + c for r, c in near if 0 <= r < rows and 0 <= c < columns]
+        mask = np.zeros(rows * columns)
+        mask[list(reached)] = 1
+        mask = mask.reshape(grid)
+        if step:
+            union = ((mask + previous) > 0).sum()
+            if (mask * previous).sum() / union > 0.5 or mask.mean() <= 0.01:
+                mask = np.zeros(grid)
+        previous = mask
+        painting = np.maximum(painting, mask)
+        found.append(mask)
+    taken, clean = np.zeros(grid), []
+    for mask in found:
+        new = mask * (1 - taken)
+        taken = np.maximum(taken, mask)
+        if new.any():
+            clean.append(new > 0)
+    return clean
+
+
+def test_the_rule_of_the_release_is_that_of_its_steps():
+    """On random graphs, where cuts are often rejected, and on planted objects."""
+    different = 0
+    for seed in range(20):
+        draw = np.random.default_rng(seed)
+        features = features_of(labels_of(*GRID), seed) if seed < 4 else draw.standard_normal((437, 3)) + 0.2
+        wanted = release(features, GRID, 4, 0.15)
+        found = [cut.mask for cut in maskcut(features, GRID, masks=4, rule="cutler")]
+        assert len(found) == len(wanted)
+        for mine, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(mine, other)
+        symmetric = [cut.mask for cut in maskcut(features, GRID, masks=4)]
+        different += len(symmetric) != len(found)
+    assert different > 0, "the search of the release goes on after a rejected cut"
+    with pytest.raises(CrateError, match="unknown rule 'cutlre'; did you mean 'cutler'"):
+        maskcut(features, GRID, rule="cutlre")

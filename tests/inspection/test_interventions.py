@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import codingrate as cr
-from codingrate.inspection import Intervention, intervene, rank_heads
+from codingrate.inspection import Intervention, intervene, rank_heads, retrace, trace
 from codingrate.operators import ATTENTION
 from tests.models import toys
 from tests.refusals import refused
@@ -126,6 +126,7 @@ def test_the_ranking_switches_off_one_head_after_the_other():
             after = intervene(model, Intervention(heads=[(row.layer, row.head)]))(IMAGES[:1]).logits.softmax(-1)[0]
             assert row.before == pytest.approx(float(before.max()), abs=1e-6)
             assert row.after == pytest.approx(float(after[before.argmax()]), abs=1e-6)
+            assert row.drop == row.before - row.after
     assert len(table) == 6
     assert table["drop"].is_monotonic_decreasing
     other = rank_heads(model, 2, pixel_values=IMAGES[:1])
@@ -176,3 +177,40 @@ def test_a_run_with_an_intervention_uses_it_everywhere():
         same(intervene(run.model(), changed.intervention), changed.model(), pixel_values=pixels)
     assert run.intervention is None
     refused("layers is 13", run.intervene, layers=13)
+
+
+CHANGES = [
+    {"heads": [(2, 1)]},
+    {"atoms": [(2, 3)], "heads": [(1, 2)]},
+    {"sparsity": 2.0},
+    {"step_size": 0.5, "layers": 1},
+    {"layers": 1},
+    {"heads": [(2, 2)], "layers": 1},
+    {},
+]
+
+
+@pytest.mark.parametrize("kind", ["image", "text"])
+@pytest.mark.parametrize("changes", CHANGES)
+def test_a_retrace_is_the_trace_of_the_changed_model(kind, changes):
+    torch.manual_seed(0)
+    text = cr.models.CrateForCausalLM(toys.causal()).eval()
+    model, inputs = (classifier(), IMAGES) if kind == "image" else (text, torch.randint(0, 29, (2, 5)))
+    changed = Intervention.from_dict(changes)
+    original = trace(model, inputs)
+    ours, expected = retrace(model, changed, original, inputs), trace(intervene(model, changed), inputs)
+    assert ours.encoder_depth == expected.encoder_depth
+    assert len(ours.layers) == len(expected.layers)
+    torch.testing.assert_close(ours.logits, expected.logits)
+    torch.testing.assert_close(ours.tokens, expected.tokens)
+    torch.testing.assert_close(ours.compressed, expected.compressed)
+    torch.testing.assert_close(ours.bases, expected.bases)
+    first = changed.first_layer(2)
+    assert all(a is b for a, b in zip(ours.tokens[:first], original.tokens, strict=False))
+    torch.testing.assert_close(trace(model, inputs).logits, original.logits, rtol=0, atol=0)  # it stays as it is
+
+
+def test_the_ranking_reports_its_progress():
+    done = []
+    rank_heads(classifier(), progress=lambda *counts: done.append(counts), pixel_values=IMAGES[:1])
+    assert done == [(1, 2), (2, 2)]

@@ -142,3 +142,6 @@ def test_across_training_comes_from_what_the_run_wrote(tmp_path):
     assert len(figure.axes) == 2
     save_history_figure(panel.table, tmp_path / "layers.png")
     assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
+    both = [*lines, *({**line, "kind": "layerwise-train"} for line in lines)]
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in both))
+    assert [panel.name for panel in training_panels(metrics)] == ["across-training", "across-training-train"]

@@ -17,6 +17,7 @@ from codingrate.inspection.measure.predictions import (
     judge_training,
     judge_trend,
     standard_errors,
+    step_signs,
 )
 from codingrate.inspection.report.panel import Panel
 
@@ -24,36 +25,37 @@ AGREES, PART, DIFFERS = Verdict.agrees, Verdict.in_part, Verdict.differs
 NOT_FALLS = Prediction("falls", denied=True)
 
 
-@pytest.mark.parametrize(
-    ("prediction", "values", "error", "verdict"),
-    [
-        (FALLS, [4, 3, 2, 1], 0, AGREES),
-        (FALLS, [1, 2, 3, 4], 0, DIFFERS),
-        (RISES, [1, 2, 3, 4], 0, AGREES),
-        (RISES, [4, 3, 2, 1], 0, DIFFERS),
-        (FALLS, [9, 7, 5, 6], 0, AGREES),  # in most cases (4.2), with a rise in the last layer
-        (FALLS, [9, 7, 5, 10], 0, PART),  # in most steps, but not as a whole
-        (FALLS, [9, 10, 11, 5], 0, PART),  # as a whole, but not in most steps
-        (FALLS, [9, 10, 11, 5], 3, AGREES),  # the two rises lie within their errors, √2 · 3
-        (FALLS_BEFORE_LAST, [0.5, 0.3, 0.2, 0.6], 0, AGREES),  # the last layer counts neither way
-        (FALLS_BEFORE_LAST, [0.2, 0.3, 0.5, 0.1], 0, DIFFERS),
-        (RISES_BEFORE_LAST, [1, 2, 3, 0], 0, AGREES),
-        (FALLS_BEFORE_LAST, [2, 1], 0, AGREES),  # of two layers, both count
-        (NOT_FALLS, [4, 3, 2, 1], 0, DIFFERS),
-        (NOT_FALLS, [1, 2, 3, 4], 0, AGREES),
-        (NOT_FALLS, [1, 1, 1, 1], 0, AGREES),  # no entry of a ViT is zero
-        (NOT_FALLS, [9, 7, 5, 10], 0, PART),
-        (FALLS, [1, 1, 1], 0, DIFFERS),  # certainly no fall
-        (FALLS, [1.2, 1.1, 1.0], 1, None),  # nothing exceeds its error
-        (FALLS, [1], 0, None),
-        (FALLS, [3, 2.9, 2.8, 2.7], 0.15, AGREES),  # only the whole change exceeds its error
-        (FALLS, [math.nan, math.nan], 0, None),
-    ],
-)
-def test_verdicts_over_depth(prediction, values, error, verdict):
-    assert prediction.judge_depth(values, [error] * len(values)) is verdict
-    if error == 0:
-        assert prediction.judge_depth(values) is verdict
+VERDICTS = [
+    (FALLS, [4, 3, 2, 1], 0, AGREES),
+    (FALLS, [1, 2, 3, 4], 0, DIFFERS),
+    (RISES, [1, 2, 3, 4], 0, AGREES),
+    (RISES, [4, 3, 2, 1], 0, DIFFERS),
+    (FALLS, [9, 7, 5, 6], 0, AGREES),  # in most cases (4.2), with a rise in the last layer
+    (FALLS, [9, 7, 5, 10], 0, PART),  # in most steps, but not as a whole
+    (FALLS, [9, 10, 11, 5], 0, PART),  # as a whole, but not in most steps
+    (FALLS, [9, 10, 8], 0, PART),  # as a whole, and in half of the steps, which is not most of them
+    (FALLS, [9, 10, 11, 5], 3, AGREES),  # the two rises lie within their errors, √2 · 3
+    (FALLS_BEFORE_LAST, [0.5, 0.3, 0.2, 0.6], 0, AGREES),  # the last layer counts neither way
+    (FALLS_BEFORE_LAST, [0.2, 0.3, 0.5, 0.1], 0, DIFFERS),
+    (RISES_BEFORE_LAST, [1, 2, 3, 0], 0, AGREES),
+    (FALLS_BEFORE_LAST, [2, 1], 0, AGREES),  # of two layers, both count
+    (NOT_FALLS, [4, 3, 2, 1], 0, DIFFERS),
+    (NOT_FALLS, [1, 2, 3, 4], 0, AGREES),
+    (NOT_FALLS, [1, 1, 1, 1], 0, AGREES),  # no entry of a ViT is zero
+    (NOT_FALLS, [9, 7, 5, 10], 0, PART),
+    (FALLS, [1, 1, 1], 0, DIFFERS),  # certainly no fall
+    (FALLS, [1.2, 1.1, 1.0], 1, None),  # nothing exceeds its error
+    (FALLS, [1], 0, None),
+    (FALLS, [3, 2.9, 2.8, 2.7], 0.15, AGREES),  # only the whole change exceeds its error
+    (FALLS, [math.nan, math.nan], 0, None),
+]
+
+
+def test_verdicts_over_depth():
+    for row in VERDICTS:
+        prediction, values, error, verdict = row
+        assert prediction.judge_depth(values, [error] * len(values)) is verdict, row
+        assert error or prediction.judge_depth(values) is verdict, row
 
 
 @pytest.mark.parametrize(
@@ -110,11 +112,20 @@ def test_errors_are_those_of_the_mean_over_samples():
     assert judge_trend("x", table.assign(samples=900), "x", FALLS).verdict is AGREES
 
 
+@pytest.mark.parametrize(("errors", "sign"), [((0.5, 1.0), None), ((1.0, 0.5), None), ((0.6, 0.7), -1)])
+def test_the_error_of_a_change_is_that_of_both_its_values(errors, sign):
+    """√(0.5² + 1²) = 1.12 exceeds the change of one, √(0.6² + 0.7²) = 0.92 does not."""
+    assert step_signs([3, 2], errors) == [sign]
+
+
 def test_training_has_to_make_both_terms_fall_by_more():
     def rows(compression, nonzero):
         return pd.DataFrame({"layer": [1, 2, 3, 4], "compression": compression, "nonzero": nonzero})
 
     before, after = rows([9, 9.1, 9, 9.2], [0.5, 0.5, 0.5, 0.5]), rows([9, 7, 5, 6], [0.5, 0.4, 0.2, 0.6])
-    assert [finding.verdict for finding in judge_training(before, after)] == [AGREES] * 4
+    findings = judge_training(before, after)
+    assert [finding.verdict for finding in findings] == [AGREES] * 4
+    assert "from the first to the last layer is -33%, and was +2% before training" in findings[1].measured
+    assert "to the last layer but one is -60%, and was +0% before training" in findings[3].measured
     assert [finding.verdict for finding in judge_training(after, before)] == [DIFFERS] * 4
     assert [finding.verdict for finding in judge_training(before, after, white_box=False)] == [None] * 4

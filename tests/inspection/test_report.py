@@ -9,6 +9,7 @@ from PIL import Image
 
 from codingrate.inspection import Finding, InspectionReport, Outcome, Panel, Sample, Score, Verdict
 from codingrate.inspection.report import inspecting
+from codingrate.inspection.report.panel import Curve
 from tests.pages import FrameReader, Reader
 from tests.refusals import refused
 
@@ -254,3 +255,17 @@ def test_a_notebook_shows_a_hostile_report_in_its_frame_only():
     read = Markup.of(hostile_report(HOSTILE[3])._repr_html_())
     assert [tag for tag, _ in read.tags] == ["iframe"]
     assert read.tags[0][1].keys() == {"srcdoc", "style"}
+
+
+def test_plots_over_layers_show_their_values_under_the_pointer(tmp_path):
+    table = pd.DataFrame({"layer": [1, 2, 3], "cost": [3.0, 2.5, 1.25], "cost_std": [0.1] * 3, "samples": [4] * 3})
+    plots = {"$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$": [Curve(table, "cost", "a <model>")]}
+    panel = Panel("cost", "Cost", "", "It falls.", draw, table, plots=plots)
+    page = (InspectionReport("Costs", [panel]).save(tmp_path / "out") / "report.html").read_text(encoding="utf-8")
+    Reader.of(page)
+    assert page.count('<svg class="chart"') == 1
+    assert page.count('class="slot"') == 3
+    assert "a &lt;model&gt;: 1.25" in page
+    assert 'font-size="70%">ℓ+½</tspan>' in page
+    assert "<script" not in page
+    assert "a <model>" not in page

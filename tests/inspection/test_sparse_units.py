@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -112,6 +114,16 @@ def test_the_most_selective_units_are_shown_if_they_are_on_often_enough():
         rows = rows[(rows["share"] * found.tokens).round() >= TOP].sort_values("selectivity", ascending=False)
         assert [unit for where, unit in chosen if where == layer] == rows["unit"].tolist()[:2]
     assert selective_units(found, minimum=2.0) == []
+
+
+def test_a_unit_counts_from_a_hundredth_of_the_tokens_on():
+    model = toys.build("causal-lm", sparsity=3.0).double().eval()
+    found = units(model, batches(*texts(), 7), **WINDOW)
+    fired = torch.zeros_like(found.fired)
+    fired[0, 5], fired[0, 6], fired[1, 2] = 10, 9, 11
+    ones = torch.ones_like(found.total)  # all units are equally selective
+    counts = dataclasses.replace(found, fired=fired, tokens=1000, total=ones, squares=ones)
+    assert selective_units(counts) == [(0, 5), (1, 2)]
 
 
 def test_panels_say_what_the_numbers_say():

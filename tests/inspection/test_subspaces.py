@@ -65,6 +65,7 @@ def test_random_directions_are_columns_and_stay_the_same():
         assert own == sorted(set(own))
     assert torch.equal(found, random_directions(bases, 4))
     wide = random_u(shape=(2, 5, 31))
+    assert random_directions(wide).shape == (2, 5, 4)  # the paper's figure shows four columns of each U_k
     assert not torch.equal(random_directions(wide, 4, seed=1), random_directions(wide, 4, seed=2))
     assert random_directions(bases, P) is bases
 

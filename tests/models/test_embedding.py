@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from codingrate.errors import CrateError
 from codingrate.models.autoencoder import random_mask
 from codingrate.models.embedding import PositionTable, grid_sinusoids, patchify, sinusoids, unpatchify
 
@@ -163,3 +164,83 @@ def test_initialization_of_the_parts():
     assert 0.01 < float(mae.mask_token.detach().std()) < 0.03
     lm = toys.CrateForCausalLM(toys.causal(hidden_size=120, initializer_range=0.02))
     assert 0.019 < float(lm.crate.layers[0].attention.project.weight.detach().std()) < 0.021
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+def test_patch_dropout_keeps_a_random_share_of_the_patches(class_token):
+    """Every token that is kept equals that of the whole image, in order; each patch is kept equally often."""
+    pooling = "class" if class_token else "mean"
+    model = toys.build("body", patch_dropout=0.5, class_token=class_token, pooling=pooling)
+    embedding, pixels = model.embedding, toys.pixels(1).expand(600, -1, -1, -1)
+    whole = embedding.eval()(pixels[:1])[0]
+    kept = embedding.train()(pixels)
+    front = int(class_token)
+    assert kept.shape == (600, 3 + front, 15)
+    rows = (kept[:, :, None] == whole).all(-1)  # (image, kept token, token)
+    assert (rows.sum(-1) == 1).all()
+    places = rows.int().argmax(-1)
+    assert (places.diff(dim=1) > 0).all()
+    counts = places.flatten().bincount()
+    if class_token:
+        assert counts[0] == 600
+    # 600 draws of 3 out of 6: the deviation of a count is 12.2, and five of them are exceeded once in 300,000 tests
+    assert (counts[front:] - 300).abs().max() < 62
+
+
+def test_a_masked_autoencoder_refuses_patch_dropout():
+    with pytest.raises(CrateError, match="patch_dropout"):
+        toys.build("masked-autoencoding", patch_dropout=0.5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("skip", ["normalized", "residual"])
+def test_a_residual_sparsifier_has_the_skip_of_the_layer(skip):
+    """With an MLP, Z^{ℓ+1} = MLP(x) + x for x = LN(Z^{ℓ+½}), or MLP(x) + Z^{ℓ+½} with the residual skip."""
+    layer = toys.build("body", sparsifier="mlp", skip=skip).eval().layers[0]
+    tokens, compressed, _ = layer(torch.randn(2, 7, 15))
+    x = layer.sparsifier_norm(compressed)
+    torch.testing.assert_close(tokens, layer.sparsifier(x) + (x if skip == "normalized" else compressed))
+
+
+def test_the_convolutions_of_the_stem_against_loops():
+    model = toys.build("body", stem="convolution", image_size=[12, 20], patch_size=4, hidden_size=24).double()
+    stem, pixels = model.embedding.stem, torch.randn(2, 3, 12, 20, dtype=torch.float64, requires_grad=True)
+    assert [tuple(c.weight.shape) for c in stem.convolutions] == [(6, 3, 3, 3), (12, 6, 3, 3)]
+    expected = pixels
+    for convolution in stem.convolutions:
+        rows, columns = expected.shape[-2:]
+        around = torch.nn.functional.pad(expected, (1, 1, 1, 1))
+        mixed = convolution.bias[:, None, None] + sum(
+            torch.einsum("oc,bchw->bohw", convolution.weight[:, :, a, b], around[..., a : a + rows, b : b + columns])
+            for a in range(3)
+            for b in range(3)
+        )
+        expected = mixed.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).amax((3, 5)).clamp(min=0)
+    expected = expected.permute(0, 2, 3, 1).flatten(1, 2)  # (batch, patches, channels), row by row
+    features, grid = model.embedding.patches(pixels)
+    assert grid == (3, 5)
+    torch.testing.assert_close(features, expected)
+    weights = torch.randn_like(features)
+    (one,), (other,) = (torch.autograd.grad((value * weights).sum(), pixels) for value in (features, expected))
+    torch.testing.assert_close(one, other)
+
+
+def test_a_stem_starts_at_the_variance_of_its_input():
+    stem = toys.build("body", stem="convolution", patch_size=4, image_size=64, hidden_size=192).embedding.stem
+    x = torch.randn(8, 48, 16, 16)
+    second = stem.convolutions[1]
+    # E relu(w·x)² = 1 if w ~ N(0, 2/fan-in): the convolution doubles the mean square, whose ReLU halves it
+    assert float(second(x)[..., 1:-1, 1:-1].relu().square().mean().detach()) == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize(("task", "fields"), [("masked-autoencoding", {}), ("body", {"patch_size": 7})])
+def test_models_that_cannot_have_a_stem(task, fields):
+    with pytest.raises(CrateError, match="stem"):
+        toys.build(task, stem="convolution", **{"patch_size": 4, "image_size": 28, "hidden_size": 24, **fields})
+
+
+def test_a_model_with_a_stem_is_saved_and_loaded(tmp_path):
+    model = toys.build("image-classification", stem="convolution", patch_size=4, image_size=28, hidden_size=24).eval()
+    model.save_pretrained(tmp_path)
+    again, pixels = type(model).from_pretrained(tmp_path), torch.randn(2, 3, 28, 28)
+    assert torch.equal(again(pixels).logits, model(pixels).logits)

@@ -37,3 +37,24 @@ def test_loaded_weights_are_not_drawn_again(tmp_path):
     model.save_pretrained(tmp_path)
     for name, parameter in type(model).from_pretrained(tmp_path).named_parameters():
         assert (parameter == 0.25).all(), name
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("initializer", ["torch", "xavier", "normal"])
+def test_weights_and_biases_have_the_range_of_their_initializer(initializer):
+    """PyTorch's default is uniform in ±1/√fan_in for weights and biases; the other two have no bias at first."""
+    torch.manual_seed(3)
+    fields = {"attention": "mhsa", "sparsifier": "mlp", "skip": "residual", "hidden_size": 96, "projection_bias": True}
+    model = toys.build("image-classification", initializer=initializer, initializer_range=0.05, **fields)
+    linear = model.crate.layers[0].sparsifier.expand
+    bound = 1 / math.sqrt(96)
+    weight, bias = linear.weight, linear.bias
+    if initializer == "torch":
+        for values in (weight, bias):
+            assert 0.95 * bound < float(values.abs().max()) <= bound
+            assert float(values.std()) == pytest.approx(bound / math.sqrt(3), rel=0.15)
+        assert float(model.crate.embedding.positions.weight.std()) == pytest.approx(1.0, rel=0.15)
+    else:
+        assert not bias.any()
+        xavier = math.sqrt(2 / sum(weight.shape))
+        assert float(weight.std()) == pytest.approx(xavier if initializer == "xavier" else 0.05, rel=0.05)

@@ -57,7 +57,7 @@ def test_a_released_file_is_loaded_as_such(tmp_path):
 def test_sources_that_hold_no_model(tmp_path):
     refused("holds no saved model; give a folder that save_pretrained wrote", load_model, tmp_path)
     refused("no/such-model: is no checkpoint file, saved model or reachable hub id", load_model, "no/such-model")
-    for settings in ({"model_type": "vit", "architectures": ["ViTModel"]}, {"model_type": "crate"}):
+    for settings in ({"model_type": "swin", "architectures": ["SwinModel"]}, {"model_type": "crate"}):
         (tmp_path / "config.json").write_text(json.dumps(settings))
         refused(f"holds a {settings['model_type']} model", load_model, tmp_path)
 

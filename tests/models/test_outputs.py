@@ -109,16 +109,16 @@ def test_training_lowers_the_loss(task, dropout):
         assert float(model(**given).loss.detach()) != float(model(**given).loss.detach())
 
 
-@pytest.mark.parametrize("sparsifier", ["ista", "ista-soft", "prox", "odl", "mlp", "none"])
 @pytest.mark.parametrize("attention", ["mssa", "mssa-tied", "mhsa", "tssa"])
 @pytest.mark.parametrize("task", ["image-classification", "causal-lm"])
-def test_every_pair_of_operators_makes_a_model(task, attention, sparsifier):
-    model = toys.build(task, attention=attention, sparsifier=sparsifier, skip="residual")
-    output = model(**toys.inputs(task))
-    output.loss.backward()
-    assert output.logits.isfinite().all()
-    missing = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
-    assert missing == []
+def test_every_pair_of_operators_makes_a_model(task, attention):
+    for sparsifier in ("ista", "ista-soft", "prox", "odl", "mlp", "none"):
+        model = toys.build(task, attention=attention, sparsifier=sparsifier, skip="residual")
+        output = model(**toys.inputs(task))
+        output.loss.backward()
+        assert output.logits.isfinite().all(), sparsifier
+        missing = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+        assert missing == [], sparsifier
 
 
 @pytest.mark.parametrize("attention", ["mssa", "mssa-tied", "mhsa", "tssa"])

@@ -5,6 +5,7 @@ import torch
 
 from codingrate.models import CrateForCausalLM
 from codingrate.objective import coding_rate
+from codingrate.operators.attention import rotate
 from tests.refusals import refused
 
 from . import toys
@@ -57,3 +58,12 @@ def test_what_does_not_fit_is_refused():
     refused("positions 'rotary' need", toys.build, "causal-lm", positions="rotary", head_dim=5)
     refused("positions 'rotary' need", toys.build, "image-classification", positions="rotary", head_dim=6)
     refused("subspace_metric needs attention 'mssa' or 'mssa-tied'", build, "mhsa", subspace_metric=True)
+
+
+def test_rotation_is_a_product_of_complex_numbers():
+    """The pair (x_i, x_{i+p/2}) of token t is multiplied by exp(i·t·10000^{-2i/p}); positions may start later."""
+    x = torch.randn(2, 3, 5, 8, dtype=torch.float64)
+    for start in (0, 7):
+        turn = torch.tensor([[(start + t) * 10_000 ** (-2 * i / 8) for i in range(4)] for t in range(5)])
+        turned = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones_like(turn), turn).to(torch.complex128)
+        torch.testing.assert_close(rotate(x, start), torch.cat([turned.real, turned.imag], -1), rtol=1e-6, atol=1e-6)

@@ -10,6 +10,8 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
+from codingrate.models import CrateForSelfDistillation
+
 from . import toys
 
 every = pytest.mark.parametrize("task", toys.TASKS)
@@ -118,8 +120,13 @@ def test_gradient_checkpointing_changes_no_gradient(task):
     assert kept < sum(saved)  # it did recompute
 
 
+QUICK = ("image-classification", "causal-lm")  # the other tasks have the same layers
+
+
 @compiler
-@every
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=() if task in QUICK else pytest.mark.slow) for task in toys.TASKS]
+)
 def test_compiles_to_one_graph(task):
     torch._dynamo.reset()
     model, given = toys.build(task), toys.inputs(task)
@@ -130,6 +137,44 @@ def test_compiles_to_one_graph(task):
         torch.testing.assert_close(output.loss, expected.loss)
         output.loss.backward()
         assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+
+
+FAMILIES = {
+    "tied": {"attention": "mssa-tied"},
+    "tssa": {"attention": "tssa"},
+    "vit": {"attention": "mhsa", "sparsifier": "mlp", "skip": "residual"},
+    "alpha": {"sparsifier": "odl"},
+    "soft": {"sparsifier": "ista-soft"},
+    "prox": {"sparsifier": "prox"},
+    "orthonormal": {"orthogonality": "parametrize"},
+    "metric": {"subspace_metric": True},
+    "drop": {"drop_path": 0.1, "dropout": 0.1, "patch_dropout": 0.5},
+}
+
+
+@compiler
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_no_family_has_a_graph_break(family, training):
+    torch._dynamo.reset()
+    model, given = (
+        toys.build("image-classification", **FAMILIES[family]).train(training),
+        toys.inputs("image-classification"),
+    )
+    output = torch.compile(model, fullgraph=True, backend="eager")(**given)
+    assert output.loss.isfinite()
+    if family != "drop" or not training:
+        torch.testing.assert_close(output.logits, model(**given).logits)
+    output.loss.backward()
+
+
+@compiler
+def test_self_distillation_has_no_graph_break():
+    torch._dynamo.reset()
+    model = CrateForSelfDistillation(toys.vision(prototypes=11, projection_hidden=9, projection_bottleneck=5))
+    views = [toys.pixels().expand(2, -1, -1, -1, -1)]
+    output = torch.compile(model, fullgraph=True, backend="eager")(views=views)
+    torch.testing.assert_close(output.loss, model(views=views).loss)
 
 
 @every
@@ -290,8 +335,10 @@ def saved(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("import codingrate", "import transformers"), ("import transformers", "import codingrate")],
-    ids=["codingrate-first", "transformers-first"],
+    [
+        pytest.param("import codingrate", "import transformers", marks=pytest.mark.slow, id="codingrate-first"),
+        pytest.param("import transformers", "import codingrate", id="transformers-first"),
+    ],
 )
 def test_auto_classes_resolve_in_a_fresh_process(saved, first, second):
     rows = ", ".join(

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from codingrate import objective as ob
+from codingrate.objective._tensors import cholesky, spectral_gradient
 from tests.refusals import refused
 
 EPS = 0.5
@@ -160,3 +161,22 @@ def test_an_empty_batch_gives_an_empty_result(bases):
 
 def test_strided_tokens_are_accepted(tokens):
     torch.testing.assert_close(ob.coding_rate(tokens.mT.contiguous().mT), ob.coding_rate(tokens))
+
+
+def test_cholesky_adds_no_more_jitter_than_it_needs():
+    """A matrix whose smallest eigenvalue is lost to rounding is factored after a shift of that size."""
+    ones = torch.full((6, 6), 1e8, dtype=torch.float32)
+    spd = ones - 1e3 * torch.eye(6)  # rounding has made it indefinite
+    assert torch.linalg.cholesky_ex(spd).info != 0
+    factor = cholesky(spd)
+    assert factor.isfinite().all()
+    error = torch.linalg.matrix_norm(factor @ factor.mT - spd) / torch.linalg.matrix_norm(spd)
+    assert float(error) < 1e-4
+
+
+def test_spectral_gradient_is_the_closed_form(rng):
+    """U diag(cσ/(1 + cσ²)) Vᵀ = c w (I + c wᵀw)⁻¹, here without overflow, so that both can be computed."""
+    w = torch.randn(5, 3, generator=rng, dtype=torch.float64)
+    scale, log_size = 0.7, torch.tensor(0.4, dtype=torch.float64)
+    expected = scale * w @ torch.linalg.inv(torch.eye(3, dtype=torch.float64) + scale * w.mT @ w)
+    torch.testing.assert_close(spectral_gradient(scale, w / log_size.exp(), log_size), expected)

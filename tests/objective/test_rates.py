@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from codingrate import objective as ob
+from tests.refusals import refused
 
 from . import oracles
 
@@ -40,6 +41,15 @@ def test_projected_coding_rate_is_one_term_of_the_subspace_rate(case):
     for k in range(len(bases)):
         one = oracles.over_batch(oracles.subspace_rate, z, bases[k : k + 1], EPS)
         torch.testing.assert_close(terms[..., k], one, rtol=1e-10, atol=1e-10)
+
+
+def test_tokens_of_several_layers_are_projected_on_the_bases_of_each(rng):
+    z, bases = torch.randn(3, 7, 11, generator=rng), torch.randn(3, 2, 11, 5, generator=rng)
+    codes = ob.project(z, bases)
+    assert codes.shape == (3, 2, 7, 5)
+    for layer in range(3):
+        torch.testing.assert_close(codes[layer], ob.project(z[layer], bases[layer]))
+    refused("bases have leading axes (2,) but the tokens z have (3,)", ob.project, z, bases[:2])
 
 
 @pytest.mark.parametrize("learned", [False, True])
@@ -135,3 +145,31 @@ def test_gradcheck_first_and_second_order(rng, n):
     for function, inputs in checks:
         assert torch.autograd.gradcheck(function, inputs)
         assert torch.autograd.gradgradcheck(function, inputs)
+
+
+def test_rate_and_rank_are_those_of_the_two_functions(case):
+    z, _ = case
+    for tokens in (z, z * 1e-3, z.float()):
+        rate, rank = ob.rate_and_rank(tokens, 0.3)
+        assert rate.dtype == rank.dtype == tokens.dtype
+        tolerance = 1e-9 if tokens.dtype == torch.float64 else 1e-5
+        torch.testing.assert_close(rate, ob.coding_rate(tokens, 0.3), rtol=tolerance, atol=1e-12)
+        assert torch.equal(rank, ob.effective_rank(tokens))
+
+
+def test_rate_and_rank_of_zero_and_bad_samples_leave_the_others_alone():
+    z = torch.randn(4, 7, 5, dtype=torch.float64)
+    good = [value[1] for value in ob.rate_and_rank(z)]
+    z[0], z[2, 3, 1], z[3, 0, 0] = 0, torch.nan, torch.inf
+    for found, other in zip(ob.rate_and_rank(z), good, strict=True):
+        assert found[0] == 0
+        torch.testing.assert_close(found[1], other)
+        assert found[2:].isnan().all()
+
+
+def test_rates_of_heads_that_are_views_are_those_of_copies():
+    joined = torch.randn(5, 11, 3 * 2, dtype=torch.float64)
+    heads = joined.unflatten(-1, (3, 2)).transpose(1, 2)  # (5, 3, 11, 2)
+    torch.testing.assert_close(
+        ob.projected_coding_rate(heads), ob.projected_coding_rate(heads.contiguous()), rtol=1e-12, atol=0
+    )

@@ -4,6 +4,7 @@ import torch
 
 from codingrate import objective as ob
 from codingrate.objective import effective_rank
+from codingrate.objective.signal import orthogonality_gap, orthonormal_columns
 from tests.refusals import refused
 
 
@@ -144,3 +145,18 @@ def test_zero_and_bad_samples_leave_the_others_alone(rng):
 def test_tokens_must_be_tokens():
     refused("floating-point tensor", effective_rank, torch.ones(3, 2, dtype=torch.int64))
     refused("z must be tokens", effective_rank, torch.ones(3))
+
+
+def test_orthonormal_columns_leave_orthonormal_matrices_and_signs_alone(rng):
+    q = torch.linalg.qr(torch.randn(7, 3, generator=rng, dtype=torch.float64))[0]
+    scaled = q * torch.tensor([2.0, 3.0, 5.0])
+    torch.testing.assert_close(orthonormal_columns(q), q)
+    torch.testing.assert_close(orthonormal_columns(scaled), q)
+    torch.testing.assert_close(orthonormal_columns(-scaled), -q)
+
+
+def test_orthogonality_gap_by_hand():
+    """MᵀM − I is [[3, 2], [2, 0]] for columns (2, 0, 0) and (1, 0, 0), so that the gap is √17."""
+    matrix = torch.tensor([[2.0, 1.0], [0.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    assert float(orthogonality_gap(matrix)) == pytest.approx(17**0.5)
+    assert float(orthogonality_gap(torch.eye(5, 3))) == 0

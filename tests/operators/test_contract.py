@@ -14,7 +14,13 @@ from .cases import EVERY, SHAPES
 every = pytest.mark.parametrize("case", EVERY, ids=str)
 # torch's own compiler instantiates an autograd.Function and scripts a method, both of which torch deprecates
 compiler = pytest.mark.filterwarnings("ignore:.*(should not be instantiated|torch.jit):DeprecationWarning")
-plain = pytest.mark.parametrize("case", [case for case in EVERY if not case.wide], ids=str)
+PLAIN = [case for case in EVERY if not case.wide]
+plain = pytest.mark.parametrize("case", PLAIN, ids=str)
+
+
+def compiled_quickly(case):
+    """Return whether `make test` compiles this form: each operator once, and one with a causal mask and rotations."""
+    return str(case) == "mssa-causal-rotary" or not (case.causal or case.rotary)
 
 
 def test_every_registered_operator_has_an_oracle():
@@ -60,7 +66,9 @@ def test_dtype_is_kept_and_precision_degrades_gently(case):
 
 
 @compiler
-@plain
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * (not compiled_quickly(case))) for case in PLAIN], ids=str
+)
 def test_compiles_to_one_graph_with_the_same_value(case):
     torch._dynamo.reset()
     module, z = case.build(), case.tokens(3, 11)

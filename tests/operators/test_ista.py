@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from codingrate.operators import ISTA, SoftISTA, SparsifierSpec
+from codingrate.operators.sparsify import MLP
 
 DIM = 31
 PLAIN, FUSED = 5, 97  # token counts on both sides of the switch
@@ -240,3 +241,25 @@ def test_threshold_and_sign():
     torch.testing.assert_close(one_sided(z), (z - 0.2).clamp(min=0))
     torch.testing.assert_close(two_sided(z), z.sign() * (z.abs() - 0.2).clamp(min=0))
     assert (two_sided(z) < 0).any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("edit", ["in place, off the diagonal", "through .data, on the diagonal"])
+def test_an_edited_dictionary_is_noticed(edit):
+    """The first edit is seen by the version counter only, the second by the diagonal only."""
+    module, z = build().eval(), torch.randn(FUSED, DIM)
+    module(z)
+    if edit.startswith("in place"):
+        module.dictionary[0, 1] += 1
+    else:
+        module.dictionary.data.diagonal().add_(1)
+    torch.testing.assert_close(module(z), two_products(z, module.dictionary), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("activation", "approximate"), [("gelu", "none"), ("gelu-tanh", "tanh")])
+def test_an_mlp_has_the_activation_of_its_spec(activation, approximate):
+    module, z = MLP(SparsifierSpec(dim=DIM, activation=activation)).double(), torch.randn(PLAIN, DIM).double()
+    expected = module.contract(F.gelu(module.expand(z), approximate=approximate))
+    assert torch.equal(module(z), expected)
+    other = F.gelu(module.expand(z), approximate="none" if approximate == "tanh" else "tanh")
+    assert not torch.equal(module(z), module.contract(other))

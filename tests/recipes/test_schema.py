@@ -61,9 +61,8 @@ def nested(key, value):
     return {sections[0]: {last: value}} if sections else {last: value}
 
 
-@pytest.mark.parametrize(("rule", "value", "keys"), BOUNDS)
-def test_a_value_out_of_bounds_is_refused_with_its_key_value_and_bound(rule, value, keys):
-    for key in keys.split():
+def test_a_value_out_of_bounds_is_refused_with_its_key_value_and_bound():
+    for rule, value, key in ((rule, value, key) for rule, value, keys in BOUNDS for key in keys.split()):
         line = refused(rule, build_recipe, nested(key, value))
         assert line.startswith(f"{key} is {value!r}; it must be ")
 
@@ -90,7 +89,6 @@ def test_a_tuple_that_is_too_short_is_refused():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"run": {"ema": 0.5, "fsdp": True}}, "`run.ema` and `run.fsdp` cannot be combined"),
         ({"task": "distillation", "run": {"ema": 0.5}}, "`run.fsdp` do not work with task distillation"),
         (
             {"task": "distillation", "run": {"fsdp": True}},

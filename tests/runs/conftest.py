@@ -1,6 +1,5 @@
 """A cache of its own for the files that `datasets` writes, a dataset of a few digits, and runs that are interrupted."""
 
-import gc
 import shutil
 
 import pytest
@@ -16,15 +15,6 @@ from .toys import few_digits, train_toy
 def few(tmp_path_factory):
     """Return the changes of the toy recipe that train it on a few digits."""
     return few_digits(tmp_path_factory.mktemp("few") / "digits")
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _frozen_modules():
-    """Keep imported modules out of the garbage collections that end every training."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")

@@ -192,6 +192,50 @@ def test_only_the_last_batch_is_filled_up(tmp_path):
         assert len(set(repeated)) == 10
 
 
+STOPPED = """
+import json, os, signal, sys
+from pathlib import Path
+from codingrate.recipes import load_recipe
+from codingrate.runs import TrainingStopped, train
+from codingrate.runs.callbacks import TaskHooks
+
+class Signalled(TaskHooks):
+    def on_step_end(self, args, state, control, **more):
+        if state.global_step == 3 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().on_step_end(args, state, control, **more)
+
+import codingrate.runs.training as training
+training.TaskHooks = Signalled
+folder, result = Path(sys.argv[2]), None
+try:
+    train(load_recipe(sys.argv[1]), folder / "run", quiet=True)
+except TrainingStopped as stopped:
+    result = str(stopped)
+(folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(result))
+"""
+
+
+def test_a_signal_to_one_process_stops_both_after_the_same_step(tmp_path):
+    """The processes ask each other in one step and hear the answer in the next."""
+    first, second = results_of(tmp_path, STOPPED, toy({**CHANGES, "run.ema": 0.5}))
+    assert first == second
+    assert first.startswith("stopped after step 4, checkpoint saved")
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["checkpoint-4"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_sample_of_a_stream_is_seen_once_in_an_epoch(tmp_path, workers):
+    """Each process reads its part of the stream, and nobody divides it a second time."""
+    stream = {"data.streaming": True, "data.workers": workers, "schedule.steps": 20, "run.evaluate_epochs": 0.02}
+    epochs = rows_seen(tmp_path, 320, **stream)
+    for first, second in epochs.values():
+        assert sorted(first + second) == list(range(320))
+        assert len(first) == len(second) == 160
+    assert epochs[0] != epochs[1], "in another order"
+    assert [line["step"] for line in lines(tmp_path / "run", "evaluation")] == [20]
+
+
 # Other tasks
 
 STEPS = {

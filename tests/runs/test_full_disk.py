@@ -49,7 +49,7 @@ def fill_disk(patch, name, write, step):
 
 @pytest.mark.parametrize(
     "name",
-    ["torch.save", "transformers.modeling_utils.safe_save_file", "codingrate.runs.optimizers.save_file"],
+    ["torch.save", "transformers.modeling_utils.safe_save_file", "codingrate.runs.trainer.save_file"],
     ids=["optimizer", "weights", "average"],
 )
 def test_a_full_disk_in_a_checkpoint(tmp_path, uninterrupted, monkeypatch, name, train_few):

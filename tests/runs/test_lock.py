@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import signal
@@ -11,51 +12,52 @@ import sys
 
 import pytest
 
-from codingrate.recipes import save_recipe
+from codingrate.errors import CrateError
+from codingrate.recipes import load_recipe, save_recipe
 from codingrate.runs import Run
 from codingrate.runs.lock import LOCK, folder_lock
+from tests.cli.conftest import check_refusal
 from tests.refusals import refused
 
-from .toys import ENVIRONMENT, command, one_error, python, toy, train_toy
+from .toys import ENVIRONMENT, toy, train_toy
 
-HOLD = """
-import sys
-from pathlib import Path
-from codingrate.errors import CrateError
-from codingrate.recipes import load_recipe
-from codingrate.runs import Run
-print("ready", flush=True)
-for folder in sys.stdin:
-    try:
-        run, _ = Run.start(Path(folder.strip()), load_recipe("digits"))
-    except CrateError as error:
-        print(error, flush=True)
-        sys.stdin.readline()
-        continue
-    print("won", flush=True)
-    sys.stdin.readline()
-    run.write_recipe()
-    run.lock.close()
-"""
-"""Starts a run in every folder that it is told, and holds it until the next line; prints the outcome."""
+
+def start_and_hold(connection):
+    """Start a run in every folder that comes, and hold it until the next message; answer with the outcome."""
+    while (folder := connection.recv()) is not None:
+        try:
+            run, _ = Run.start(folder, load_recipe("digits"))
+        except CrateError as error:
+            connection.send(str(error))
+            connection.recv()
+            continue
+        connection.send("won")
+        connection.recv()
+        run.write_recipe()
+        run.lock.close()
 
 
 @pytest.fixture(scope="module")
 def starters():
-    """Two processes that start runs when they are told."""
-    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1, "env": ENVIRONMENT}
-    processes = [subprocess.Popen([sys.executable, "-c", HOLD], **options) for _ in range(2)]
-    assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2
-    yield processes
-    for process in processes:
-        process.stdin.close()
-        assert process.wait(30) == 0
-        process.stdout.close()
+    """Two processes that start runs when they are told, each with a connection to it."""
+    context, started = multiprocessing.get_context("fork"), []
+    for _ in range(2):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=start_and_hold, args=(theirs,))
+        process.start()
+        theirs.close()
+        started.append((process, ours))
+    yield started
+    for process, connection in started:
+        connection.send(None)
+        process.join(30)
+        assert process.exitcode == 0
+        connection.close()
 
 
-def tell(processes, text):
-    for process in processes:
-        process.stdin.write(f"{text}\n")
+def tell(processes, message):
+    for _, connection in processes:
+        connection.send(message)
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(40, marks=pytest.mark.slow)])
@@ -63,13 +65,13 @@ def test_of_simultaneous_starts_exactly_one_wins(starters, tmp_path, count):
     for number in range(count):
         folder = tmp_path / str(number)
         tell(starters, folder)
-        answers = [process.stdout.readline().strip() for process in starters]
-        winner = starters[answers.index("won")]
+        answers = [connection.recv() for _, connection in starters]
+        winner, _ = starters[answers.index("won")]
         (line,) = [answer for answer in answers if answer != "won"]
         holder = f"process {winner.pid} on {socket.gethostname()}"
         assert line == f"{folder}: {holder} is training in this folder; wait for it or use another --output"
         assert (folder / LOCK).read_text() == holder
-        tell(starters, "")
+        tell(starters, "go on")
     answers = [Run(tmp_path / str(number)).recipe.data.name for number in range(count - 1)]
     assert answers == ["digits"] * (count - 1)
 
@@ -123,11 +125,11 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path):
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_the_command_says_who_trains(tmp_path):
+def test_the_command_says_who_trains(tmp_path, capsys):
     save_recipe(toy(), tmp_path / "toy.yaml")
     with folder_lock(tmp_path / "run"):
-        done = python(*command(tmp_path / "run", tmp_path / "toy.yaml"))
-    assert f"process {os.getpid()} on" in one_error(done)
+        call = ["train", tmp_path / "toy.yaml", "--output", tmp_path / "run"]
+        check_refusal(capsys, call, 1, f"process {os.getpid()} on")
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from codingrate.recipes.schema import OptimizerSection, ScheduleSection
@@ -86,8 +88,11 @@ def muon(w, gradients, lr, wd, momentum=0.95):
 
 
 def test_muon_moves_the_matrices_of_layers_and_adamw_the_rest():
-    """The iteration has singular values between about 0.7 and 1.2 where the formula has one."""
-    model = toy_task().build_model()
+    """The iteration has singular values between about 0.7 and 1.2 where the formula has one.
+
+    At this width the scale of AdamW's updates, 0.2√d, is twice that of Muon's own formula.
+    """
+    model = toy_task({"model.config.hidden_size": 96}).build_model()
     section = OptimizerSection(name="muon", lr=0.02, weight_decay=0.4)
     optimizer = build_optimizer(model, section)
     inside = {n for n, p in model.named_parameters() if ".layers." in f".{n}" and p.ndim == 2}
@@ -133,9 +138,12 @@ def naive_rate(step, scheduler, peak, low, warmup, total, from_zero=False):
 
 
 @pytest.mark.parametrize("scheduler", ["cosine", "linear", "constant"])
-@pytest.mark.parametrize(("warmup", "total"), [(0, 11), (3, 11), (5, 5)])
-@pytest.mark.parametrize("from_zero", [False, True])
-def test_the_rate_of_every_step(scheduler, warmup, total, from_zero):
+def test_the_rate_of_every_step(scheduler):
+    for (warmup, total), from_zero in itertools.product([(0, 11), (3, 11), (5, 5)], [False, True]):
+        check_rates(scheduler, warmup, total, from_zero)
+
+
+def check_rates(scheduler, warmup, total, from_zero):
     section = ScheduleSection(scheduler=scheduler, final_lr=0.002, warmup_from_zero=from_zero)
     factor = rate_factor(section, 0.05, warmup, total)
     for step in range(1, total + 1):
@@ -187,14 +195,15 @@ def test_weight_decay_follows_a_cosine(steps):
 def test_the_average_is_applied_inside_its_block_and_survives_a_file(tmp_path):
     layer = nn.Linear(5, 3)
     start = layer.weight.detach().clone()
-    average = WeightAverage(layer, 0.75)
+    average = WeightAverage(0.75)
+    average.start(layer)
     with torch.no_grad():
         layer.weight += 1
     own = layer.weight.detach().clone()
     average.update(layer)
-    average.save(tmp_path)
-    other = WeightAverage(nn.Linear(5, 3), 0.75)
-    other.load(tmp_path)
+    save_file(average.whole(), tmp_path / WeightAverage.FILE)
+    other = WeightAverage(0.75)
+    other.load(tmp_path, nn.Linear(5, 3))
     for loaded in (average, other):
         with contextlib.suppress(ZeroDivisionError), loaded.applied(layer):
             torch.testing.assert_close(layer.weight, 0.75 * start + 0.25 * own)

@@ -7,7 +7,8 @@ import torch
 
 import codingrate as cr
 from codingrate.models import pretrained
-from codingrate.runs import check_published, publish
+from codingrate.recipes import load_recipe
+from codingrate.runs import Run, check_published, publish
 from tests.refusals import refused
 
 from .toys import train_toy
@@ -50,6 +51,18 @@ def test_shipped_names_open_everywhere(shipped, monkeypatch, tmp_path):
     refused("did you mean 'crate-toy'", cr.Run, "crate-toyy")
 
 
+def test_training_starts_from_a_shipped_name(shipped, monkeypatch, tmp_path):
+    """Weights of 16 bits are trained in single precision."""
+    monkeypatch.setattr(pretrained, "WEIGHTS", shipped)
+    fields = ["model.from=crate-toy", "schedule.steps=1", "run.evaluate_epochs=0"]
+    recipe = load_recipe("digits", fields)
+    run = Run.start(tmp_path / "tuned", recipe, resume=False)[0]
+    model, source = run.task.build_model(), cr.Run("crate-toy").model()
+    assert model.dtype == torch.float32
+    for (name, one), two in zip(model.crate.named_parameters(), source.crate.parameters(), strict=True):
+        assert torch.equal(one, two), name
+
+
 def test_damage_is_noticed(shipped, tmp_path):
     from shutil import copytree
 
@@ -90,3 +103,9 @@ def test_shipped_models_give_their_stored_metrics(name, monkeypatch):
 def test_shipped_weights_are_small():
     files = [file for file in pretrained.WEIGHTS.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) <= 25e6
+
+
+def test_a_shipped_autoencoder_reconstructs_its_stored_sample():
+    result = cr.Run("crate-cifar10-mae").reconstruct(count=3)
+    assert len(result.names) == 3
+    assert result.loss < 1  # the variance of the targets, which a constant gray reaches

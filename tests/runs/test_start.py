@@ -155,8 +155,8 @@ def test_sources_that_do_not_fit(start, from_start, tmp_path):
     refuse("cannot change", "c", **{"model.config": {"hidden_size": 48}})
     refuse("channels, patch size and width cannot change", "d", **{"augment.channels": 3})
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "config.json").write_text('{"model_type": "vit", "architectures": ["ViTModel"]}')
-    refuse("holds a vit model", "e", **{"model.from": str(tmp_path / "other")})
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "swin", "architectures": ["SwinModel"]}')
+    refuse("holds a swin model", "e", **{"model.from": str(tmp_path / "other")})
     fields = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 29}
     create_model("crate-bert-base", **fields).save_pretrained(tmp_path / "bert")
     refuse("the source model is a text model", "f", **{"model.from": str(tmp_path / "bert")})

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from codingrate import __version__
 from codingrate.recipes import load_study, study_names
-from codingrate.runs import Run, TrainingStopped, run_study
+from codingrate.runs import Run, TrainingStopped, check_study, run_study
 from codingrate.runs.callbacks import Metrics
 from tests.refusals import refused
 
-from .toys import ENVIRONMENT
+from .toys import ENVIRONMENT, one_error, python, torchrun
 
 GRID = """\
 what: Does depth matter?
@@ -129,3 +130,97 @@ def test_an_interrupted_study_gives_the_same_table(study, tmp_path, monkeypatch)
     assert (tmp_path / "whole" / "table.md").read_text().count("\n|") == 6
     assert (tmp_path / "whole" / "figure.png").stat().st_size > 1000
     refused("the run there has another recipe", run_study, study, tmp_path / "whole", ["optimizer.lr=0.1"])
+
+
+def test_a_run_of_the_table_is_trained_again(tmp_path, capsys):
+    from codingrate.cli import main
+
+    file = tmp_path / "small.yaml"
+    settings = "[schedule.steps=2, schedule.batch_size=256, model.config.hidden_size=24, run.layerwise_epochs=0]"
+    file.write_text(f"what: a\nrecipe: digits\noverrides: {settings}\nrows: {{plain: []}}\nseeds: [5]\n")
+    refused("there is no table of a finished study", check_study, file, tmp_path / "out")
+    report = run_study(file, tmp_path / "out")
+    found = check_study(file, tmp_path / "out")
+    assert (found.row, found.seed, found.version, found.different) == ("plain", 5, __version__, [])
+    page = (tmp_path / "out" / "table.md").read_text()
+    assert page.endswith(f"`crate study {file}`, codingrate {__version__}, seeds 5.\n"), "a table says how to repeat it"
+    assert found.recorded == {name: report.runs[name][0] for name in found.recorded}
+    assert {"loss", "top1"} <= set(found.recorded)
+    stored = json.loads((tmp_path / "out" / "study.json").read_text())
+    stored["runs"][0]["loss"] *= 1.001
+    (tmp_path / "out" / "study.json").write_text(json.dumps(stored))
+    with pytest.raises(SystemExit) as stop:
+        main(["study", str(file), "--check", "--output", str(tmp_path / "out")])
+    assert stop.value.code == 1
+    assert "crate: different: loss" in capsys.readouterr().err
+
+
+# Several processes
+
+SMALL = """\
+what: Does depth matter?
+recipe: digits
+overrides: [schedule.steps=2, schedule.batch_size=64, run.layerwise_epochs=0, run.evaluate_epochs=0, data.workers=0]
+grid: {model.config.num_hidden_layers: [1, 2]}
+seeds: [3, 4]
+"""
+
+
+PLAIN = ("augment.affine_degrees=0", "augment.affine_translate=0", "augment.affine_scale=0")
+"""Without augmentation, which is drawn per process."""
+
+
+@pytest.fixture
+def small(tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    return tmp_path / "small.yaml"
+
+
+def test_shards_train_each_run_once_and_together_give_the_table(small, tmp_path):
+    whole = run_study(small, tmp_path / "whole").runs.drop(columns="seconds")
+    finished = {}
+    for number in (3, 1, 2):
+        report = run_study(small, tmp_path / "shards", shard=(number, 3))
+        finished[number] = len(report.runs)
+        assert report.planned == 4
+        assert not (tmp_path / "shards" / "study.json").exists()
+    assert finished == {3: 1, 1: 3, 2: 4}, "the first shard has two runs"
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "shards").rglob("metrics.jsonl")}
+    table = run_study(small, tmp_path / "shards").runs.drop(columns="seconds")
+    pd.testing.assert_frame_equal(table, whole)
+    assert {path: path.stat().st_mtime_ns for path in before} == before, "nothing is trained again"
+    assert (tmp_path / "shards" / "study.json").is_file()
+
+
+def test_impossible_shards_are_refused(small, tmp_path):
+    for shard in ((0, 2), (3, 2), (1, 5)):
+        refused("give I/N with I from 1 to N, and N up to 4", run_study, small, tmp_path / "out", shard=shard)
+    refused("leave out the shard or the jobs", run_study, small, tmp_path / "out", shard=(1, 2), jobs=2)
+    refused("jobs", run_study, small, tmp_path / "out", jobs=0)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_jobs_and_torchrun_give_the_table_of_one_process(small, tmp_path):
+    """Jobs train each run alone, bit for bit; under torchrun, each run is trained by all processes together."""
+    call = ["-m", "codingrate", "study", str(small), *PLAIN, "--json", "--output"]
+    alone, jobs = (
+        python(*call, str(tmp_path / name), *more, seconds=900)
+        for name, more in (("one", []), ("jobs", ["--jobs", "2"]))
+    )
+    together = torchrun(*call, str(tmp_path / "torchrun"))
+    one, two, three = (pd.DataFrame(json.loads(text)["runs"]) for text in (alone.stdout, jobs.stdout, together))
+    assert len(one) == 4
+    pd.testing.assert_frame_equal(two.drop(columns="seconds"), one.drop(columns="seconds"))
+    pd.testing.assert_frame_equal(three.drop(columns="seconds"), one.drop(columns="seconds"), atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+def test_an_error_in_a_job_is_one_line(small, tmp_path):
+    (tmp_path / "out" / "num_hidden_layers=2" / "seed-4").mkdir(parents=True)
+    (tmp_path / "out" / "num_hidden_layers=2" / "seed-4" / "mine.txt").write_text("not a run")
+    done = python(
+        "-m", "codingrate", "study", str(small), "--output", str(tmp_path / "out"), "--jobs", "2", seconds=900
+    )
+    assert "a process of the study has failed" in one_error(done)
+    assert "the folder is not empty (mine.txt)" in one_error(done)

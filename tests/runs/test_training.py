@@ -14,10 +14,10 @@ from transformers import AutoModelForImageClassification, TrainerCallback
 
 from codingrate.data import ImageDataset
 from codingrate.errors import CrateError
-from codingrate.inspection import layerwise
+from codingrate.inspection import across_training, layerwise
 from codingrate.operators import ATTENTION, SPARSIFIERS
 from codingrate.recipes import load_recipe
-from codingrate.runs import train
+from codingrate.runs import train, training
 from codingrate.runs.callbacks import SavedModels
 from codingrate.runs.training import training_arguments
 from tests.refusals import refused
@@ -42,9 +42,9 @@ PLAIN = {"augment.flip": 0.0, "augment.affine_degrees": 0.0}
 # One step of every family
 
 FAMILIES = [
-    *({"model.config.attention": a, "model.config.sparsifier": s}
-      for a in ATTENTION.names() for s in ("ista", "odl", "mlp")),
-    *({"model.config.sparsifier": s} for s in sorted({*SPARSIFIERS.names()} - {"ista", "odl", "mlp"})),
+    *({"model.config.attention": name} for name in ATTENTION.names()),
+    *({"model.config.sparsifier": name} for name in SPARSIFIERS.names() if name != "ista"),
+    {"model.config.attention": "tssa", "model.config.sparsifier": "odl"},
     {"model.config.class_token": True, "model.config.pooling": "class"},
     {"model.config.orthogonality": "penalty"},
     {"run.precision": "bf16"},
@@ -172,6 +172,35 @@ def test_layers_are_measured_at_the_right_epochs(finished, tmp_path):
     table = layerwise(last.model(), [digits_sample(7)[1]])
     assert lines(tmp_path / "run", "layerwise")[-1]["layers"] == table.to_dict("records"), "of the trained model"
     assert [row["layer"] for row in table.to_dict("records")] == [1, 2]
+
+
+@pytest.mark.parametrize("samples", [1000, 60])
+def test_the_papers_protocol_measures_both_splits(tmp_path, monkeypatch, samples):
+    """At most 1000 samples of each split: the digits have 1,438 training and 359 test images."""
+    assert training.PAPER_SAMPLES == 1000
+    monkeypatch.setattr(training, "PAPER_SAMPLES", samples)
+    changes = {"run.layerwise_epochs": 1, "run.layerwise_protocol": "paper", "schedule.epochs": 1}
+    run = train_toy(tmp_path / "run", changes)
+    for kind, split, available in (("layerwise", "test", 359), ("layerwise-train", "train", 1438)):
+        entries = lines(run.folder, kind)
+        assert [line["epoch"] for line in entries] == [0, 1]
+        table = layerwise(run.model(), run.task.batches(run.model(), split=split, limit=samples))
+        assert set(table["samples"]) == {min(samples, available)}
+        assert entries[-1]["layers"] == table.to_dict("records")
+    name = {"layerwise": "evaluation", "layerwise-train": "training"}
+    for kind, split in name.items():
+        expected = [layer["compression"] for line in lines(run.folder, kind) for layer in line["layers"]]
+        assert across_training(run.metrics_file, split)["compression"].tolist() == expected
+
+
+def test_the_protocol_does_not_change_the_training(tmp_path, few):
+    changes = {**few, "schedule.steps": 2, "model.config.dropout": 0.1, "run.layerwise_epochs": 1}
+    models = []
+    for protocol in ("short", "paper"):
+        models.append(train_toy(tmp_path / protocol, {**changes, "run.layerwise_protocol": protocol}).model())
+    assert_same(models[0].state_dict(), models[1].state_dict())
+    with pytest.raises(CrateError, match="protocol=paper"):
+        across_training(tmp_path / "short" / "metrics.jsonl", "training")
 
 
 # Seeds

@@ -166,13 +166,13 @@ def one_error(process: subprocess.CompletedProcess[str]) -> str:
     return messages[0]
 
 
-def torchrun(*arguments: Any) -> str:
-    """Run Python in two processes that train together, and return what they print."""
+def torchrun(*arguments: Any, processes: int = 2) -> str:
+    """Run Python in several processes that work together, and return what they print."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
-    done = python(*launch, "--master-port", str(port), *arguments, seconds=240)
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-addr", "127.0.0.1"]
+    done = python(*launch, "--master-port", str(port), *arguments, seconds=900)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -220,14 +220,14 @@ def naive_metrics(model: Any, changes: Mapping[str, Any] | None = None) -> dict[
     return {"loss": float(np.mean(losses)), "top1": float(np.mean(first)), "top5": float(np.mean(five))}
 
 
-def few_digits(folder: Path) -> dict[str, Any]:
-    """Write 77 training and 23 test digits, and return the changes that train on them, in four steps per epoch."""
+def few_digits(folder: Path, count: int = 77) -> dict[str, Any]:
+    """Write some training and 23 test digits, and return the changes that train on them, in four steps per epoch."""
     import datasets
 
     data = toy_task().data
     folder.mkdir(parents=True)
-    for name, rows, count in (("train", data.train, 77), ("test", data.test, 23)):
-        images = [np.asarray(decode_image(row[data.image_column], 1)).tolist() for row in rows.select(range(count))]
-        table = {"image": images, "label": rows.select(range(count))[data.label_column]}
+    for name, rows, size in (("train", data.train, count), ("test", data.test, 23)):
+        images = [np.asarray(decode_image(row[data.image_column], 1)).tolist() for row in rows.select(range(size))]
+        table = {"image": images, "label": rows.select(range(size))[data.label_column]}
         datasets.Dataset.from_dict(table).to_parquet(folder / f"{name}.parquet")
     return {"data.name": str(folder), "schedule.batch_size": 20}

@@ -31,7 +31,7 @@ def finished(tmp_path_factory):
     return train_toy(tmp_path_factory.mktemp("mae") / "run", mae({"schedule.epochs": 4}))
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", ["paper", "released", pytest.param("vit-mae", marks=pytest.mark.slow)])
 def test_every_form_learns(name, few, tmp_path):
     run = train_toy(tmp_path / "run", {**form(name), **few, "schedule.epochs": 25, "run.evaluate_epochs": 5})
     losses = [line["eval_loss"] for line in lines(run.folder, "evaluation")]
@@ -98,7 +98,7 @@ def test_own_masks_are_uniform():
     assert 4.6 < float(statistic) < 32.8
 
 
-@pytest.mark.parametrize("name", ["paper", "released"])
+@pytest.mark.parametrize("name", ["paper", pytest.param("released", marks=pytest.mark.slow)])
 def test_without_a_mask_images_are_learned_by_heart(name):
     fields = {**MAE["model.config"], "hidden_size": 48, **FORMS[name], "normalize_pixels": False, "loss_on": "all"}
     model = create_model("crate-mae-base", image_size=8, num_channels=1, **fields)

@@ -10,11 +10,12 @@ from codingrate.theory.claims import CLAIMS, Trial, frame, verify
 
 PAGE = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
 ENTRY = re.compile(
-    r"^- `crate verify --claim (?P<name>\S+)` \((?P<section>[^,]+), (?P<equation>.+)\): \*\*(?P<verdict>[a-z ]+)\*\*\n"
+    r"^- `crate verify --claim (?P<name>\S+)` \((?P<section>[^,]+), (?P<equation>.+)\): \*\*(?P<verdict>[a-z, ]+)\*\*\n"
     r"  - (?P<statement>.+)\n"
     r"  - predicted: (?P<prediction>.+)\n"
     r"  - measured: (?P<measured>.+)\n"
-    r"(?:  - (?:why|range|note): (?P<reason>.+)\n)?",
+    r"(?:  - (?:why|form|range|note): (?P<reason>.+)\n)?"
+    r"  - not with: (?P<mutations>.+)\n",
     re.MULTILINE,
 )
 ENTRIES = {match["name"]: match for match in ENTRY.finditer(PAGE)}
@@ -48,6 +49,7 @@ def test_every_claim_is_in_the_walk_with_its_place_and_statement():
         assert (match["section"], match["equation"]) == (entry.section, entry.equation)
         assert match["verdict"] == entry.expected
         assert plain(match["statement"]) == entry.statement
+        assert plain(match["mutations"]) == "; ".join(entry.mutations)
 
 
 def check(name):
@@ -75,5 +77,5 @@ def test_the_code_of_the_walk_runs(monkeypatch):
     names: dict[str, object] = {"__name__": "walk"}
     for block in blocks:
         exec(compile(block, "theory.md", "exec"), names)
-    (outcome,) = verify(["rate-is-zero-at-zero"])
+    (outcome,) = verify(["rate-of-one-token"])
     assert outcome.ok

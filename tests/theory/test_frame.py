@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from codingrate.theory.claims import CLAIMS, Finding, Trial, claim, frame, judge, select, verify
+from codingrate.theory.claims import CLAIMS, VERDICTS, Finding, Trial, claim, frame, judge, select, verify
 from tests.refusals import refused
 
 
@@ -34,6 +34,9 @@ def test_a_claim_takes_name_statement_and_threshold_from_its_function(registry):
         allowed.
 
         Nothing at all.
+
+        Mutations: one is two; nothing
+        is zero.
         """
         return finding()
 
@@ -41,18 +44,19 @@ def test_a_claim_takes_name_statement_and_threshold_from_its_function(registry):
     entry = registry["order-of-things"]
     assert entry.statement == "One equals one."
     assert entry.threshold == "Nothing is allowed.\n\nNothing at all."
+    assert entry.mutations == ("one is two", "nothing is zero")
     assert (entry.section, entry.equation, entry.expected) == ("2.1", "eq:x", "holds")
     with pytest.raises(ValueError, match="registered twice"):
         enter(order_of_things)
 
 
-@pytest.mark.parametrize("doc", [None, "", "A statement and no threshold."])
-def test_a_claim_without_statement_or_threshold_is_no_claim(registry, doc):
+@pytest.mark.parametrize("doc", [None, "", "A statement.", "A statement.\n\nMutations: none.", "A.\n\nB.\n\nC."])
+def test_a_claim_without_statement_threshold_or_mutations_is_no_claim(registry, doc):
     def bare(trial):
         return finding()
 
     bare.__doc__ = doc
-    with pytest.raises(ValueError, match="needs a statement and a threshold"):
+    with pytest.raises(ValueError, match="needs a statement, a threshold and"):
         enter(bare)
 
 
@@ -60,20 +64,23 @@ def test_a_claim_without_statement_or_threshold_is_no_claim(registry, doc):
     ("expected", "verdict", "ok"),
     [
         ("holds", "holds", True),
-        ("holds", "holds in range", False),
+        ("holds", "holds in a stated range", False),
         ("holds", "fails", False),
-        ("holds in range", "holds", True),
-        ("holds in range", "holds in range", True),
-        ("holds in range", "fails", False),
+        ("holds in a stated range", "holds", False),
+        ("holds in a stated range", "holds in a stated range", True),
+        ("fails as stated, true in another form", "fails as stated, true in another form", True),
+        ("fails as stated, true in another form", "fails", False),
         ("fails", "fails", True),
-        ("fails", "holds", True),
+        ("fails", "holds", False),
     ],
 )
-def test_a_verdict_is_ok_when_it_is_at_least_what_was_expected(registry, expected, verdict, ok):
+def test_a_verdict_is_ok_when_it_is_the_expected_one(registry, expected, verdict, ok):
     def some(trial):
         """A.
 
         B.
+
+        Mutations: C.
         """
         return finding(verdict)
 
@@ -86,10 +93,10 @@ def test_a_verdict_is_ok_when_it_is_at_least_what_was_expected(registry, expecte
 @pytest.mark.parametrize(
     ("expected", "verdict", "reason"),
     [
-        ("holds in range", "holds in range", "x < 1"),
-        ("holds", "holds in range", "x < 1"),
+        ("holds in a stated range", "holds in a stated range", "x < 1"),
+        ("holds", "holds in a stated range", "x < 1"),
         ("fails", "fails", "x < 1"),
-        ("holds in range", "fails", "the measurement contradicts the prediction"),
+        ("holds in a stated range", "fails", "the measurement contradicts the prediction"),
     ],
 )
 def test_an_unexpected_failure_does_not_give_the_reason_of_the_expected_verdict(registry, expected, verdict, reason):
@@ -97,6 +104,8 @@ def test_an_unexpected_failure_does_not_give_the_reason_of_the_expected_verdict(
         """A.
 
         B.
+
+        Mutations: C.
         """
         return finding(verdict, reason="x < 1", numbers={"value": math.nan})
 
@@ -108,16 +117,19 @@ def test_an_unexpected_failure_does_not_give_the_reason_of_the_expected_verdict(
     assert record["numbers"] == {"value": None}
 
 
-def test_a_verdict_depends_on_the_range_and_on_all_cases():
-    assert (judge(True), judge(True, False)) == ("holds", "holds in range")
-    assert (judge(False), judge(False, False)) == ("fails", "fails")
+def test_the_best_verdict_that_was_shown_is_given():
+    shown = [judge(True, ranged=True), judge(False, ranged=True, form=True), judge(False, form=True), judge(False)]
+    assert shown == list(VERDICTS)
 
 
-def test_an_exception_is_a_claim_that_fails_and_the_others_go_on(registry):
+@pytest.mark.parametrize("expected", VERDICTS)
+def test_an_exception_is_an_error_whatever_was_expected_and_the_others_go_on(registry, expected):
     def first(trial):
         """A.
 
         B.
+
+        Mutations: C.
         """
         raise ZeroDivisionError("by zero")
 
@@ -125,13 +137,16 @@ def test_an_exception_is_a_claim_that_fails_and_the_others_go_on(registry):
         """A.
 
         B.
+
+        Mutations: C.
         """
         return finding()
 
-    enter(first)
+    enter(first, expected=expected)
     enter(second)
     broken, whole = verify()
-    assert (broken.finding.verdict, broken.finding.reason) == ("fails", "ZeroDivisionError: by zero")
+    assert (broken.finding.verdict, broken.finding.reason) == ("error", "ZeroDivisionError: by zero")
+    assert frame.summarize([broken, whole]).endswith("; 0 fails; 1 error")
     assert not broken.ok
     assert whole.ok
 
@@ -142,6 +157,8 @@ def test_claims_come_in_the_order_of_the_paper_whatever_was_asked_first(registry
             """A.
 
             B.
+
+            Mutations: C.
             """
             return finding()
 

@@ -1,12 +1,14 @@
 """The theorem on projection against its formulas written out token by token, tokens as columns as in the paper."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from codingrate.theory import (
     MixtureSizes,
+    broken_assumptions,
     compress,
     draw_tokens,
     event_constants,
@@ -139,3 +141,26 @@ def test_gain_and_outside(tokens):
 @pytest.mark.parametrize("wrong", [{"K": 0}, {"n": 0}, {"sigma": -0.1}, {"eps": 0.0}])
 def test_impossible_mixtures_are_refused(wrong):
     refused("the mixture needs", MixtureSizes, **({"K": K, "p": P, "n": N, "sigma": SIGMA, "eps": EPS} | wrong))
+
+
+def test_the_smallest_sizes_inside_all_assumptions():
+    """With constants of 1 they need K = 6 and n = p = 994; CRATE-Base has other sizes."""
+    inside = MixtureSizes(6, 994, 994, 0.1, eps=math.sqrt(1 / 5))  # β = 5, βσ = ½
+    assert broken_assumptions(inside) == []
+    assert broken_assumptions(replace(inside, n=993, p=993)) == ["√(n log n) ≤ n/2K"]
+    assert broken_assumptions(replace(inside, sigma=0.11)) == ["βσ ≤ ½"]
+    assert broken_assumptions(replace(inside, eps=1.1)) == ["ε ≤ 1"]
+    assert broken_assumptions(replace(inside, K=5)) == ["6n ≤ d"]
+    base = MixtureSizes(12, 64, 196, 0.1, eps=0.5)
+    assert broken_assumptions(base) == ["√(n log n) ≤ n/2K", "6n ≤ d"]
+
+
+def test_tokens_on_the_axes_are_those_of_random_subspaces_turned():
+    sizes = MixtureSizes(3, 5, 4000, 0.7, eps=1.0)
+    tokens = draw_tokens(sizes, torch.Generator().manual_seed(0), rotate=False)
+    own = tokens.bases[tokens.labels]
+    torch.testing.assert_close((own @ (own.mT @ tokens.clean[..., None]))[..., 0], tokens.clean)
+    assert float(tokens.clean.square().sum(-1).mean()) == pytest.approx(1.0, rel=0.05)  # α ~ N(0, I/p)
+    assert float(tokens.noise.square().sum(-1).mean()) == pytest.approx(0.49, rel=0.05)  # δ ~ N(0, σ²I/d)
+    counts = torch.bincount(tokens.labels)
+    assert ((counts - 4000 / 3).abs() < 4.5 * math.sqrt(4000 * 2 / 9)).all()

@@ -22,6 +22,7 @@ from ..models.counts import count_flops
 from ..models.embedding import PatchEmbedding
 from ..models.language import CrateForCausalLM
 from ..models.presets import create_model
+from .limits import products_alone, read_bandwidth
 from .timing import Progress, Result, medians, peak_memory, training_step
 
 RIVALS = ("ours", "naive", "vit")
@@ -29,12 +30,18 @@ PROMPT = 8  # number of tokens before the first generated one
 
 
 def bench_image(
-    name: str = "crate-base-patch16-224", batch: int = 8, repeats: int = 7, progress: Progress = None
+    name: str = "crate-base-patch16-224",
+    batch: int = 8,
+    repeats: int = 7,
+    compiler: str | None = None,
+    progress: Progress = None,
 ) -> Result:
     """Time inference and a training step of a CRATE classifier, of its naive transcription and of transformers' ViT.
 
     All three have the same width, depth and number of heads. The naive form has our weights, and its logits are
-    compared with ours before the timing. A training step is forward, backward and AdamW.
+    compared with ours before the timing. A training step is forward, backward and AdamW. The efficiency is the share of
+    our time that its matrix products and attention take alone; see `products_alone`. With a `compiler`, a backend of
+    torch.compile such as "inductor", our model, as one graph, and the ViT are also timed compiled.
     """
     with seeded(0):
         model = cast(CrateForImageClassification, _classifier(name, "ours"))
@@ -52,14 +59,35 @@ def bench_image(
     }
     for mode in ("inference", "training"):
         cases = {k: _step(model.train(mode == "training"), pixels, labels, mode) for k, model in models.items()}
+        cases["products"] = products_alone(cases["ours"])
+        if compiler:
+            for key in ("ours", "vit"):
+                cases[f"{key} compiled"] = _step(compiled(models[key], compiler, key == "ours"), pixels, labels, mode)
         seconds = medians(cases, repeats, progress=progress)
         result[mode] = {
             "seconds": seconds,
+            "efficiency": seconds["products"] / seconds["ours"],
             "speedup": {key: seconds[key] / seconds["ours"] for key in RIVALS[1:]},
             "gflops_per_second": {k: _flops(name, k, batch, mode, shape) / seconds[k] / 1e9 for k in RIVALS},
             "peak_mib": {key: peak_memory(_two_steps, (name, key, batch, mode, shape)) for key in RIVALS},
         }
+        if compiler:
+            result[mode]["compiled"] = _compiled_speedups(seconds, "vit")
     return result
+
+
+def compiled(model: nn.Module, compiler: str, whole: bool) -> nn.Module:
+    """Compile a model that shares the weights of `model`; if it must be one `whole` graph, a break is an error."""
+    return cast(nn.Module, torch.compile(model, fullgraph=whole, dynamic=False, backend=compiler))
+
+
+def _compiled_speedups(seconds: dict[str, float], rival: str) -> dict[str, float]:
+    """Return how much faster both models become, and how much faster our compiled one is than the rival's."""
+    return {
+        "ours": seconds["ours"] / seconds["ours compiled"],
+        rival: seconds[rival] / seconds[f"{rival} compiled"],
+        "speedup": seconds[f"{rival} compiled"] / seconds["ours compiled"],
+    }
 
 
 def _classifier(name: str, rival: str) -> nn.Module:
@@ -154,13 +182,16 @@ def bench_gpt(
     batch: int = 4,
     length: int = 256,
     repeats: int = 5,
+    compiler: str | None = None,
     progress: Progress = None,
 ) -> Result:
     """Time greedy decoding of one text, and a training step on `batch` texts of `length` tokens.
 
     Both models have random weights, no dropout and no end-of-text token, and use transformers' own `generate`, so that
     they differ only in the forward pass. A training step is forward, backward and AdamW. The difference that a cache
-    makes is that of the last logits, relative to the largest one.
+    makes is that of the last logits, relative to the largest one. The efficiency of decoding is the time in which
+    memory can deliver all weights once per token, relative to our time; that of training is as in `bench_image`. A
+    `compiler`, as in `bench_image`, compiles the training step only.
     """
     with seeded(0):
         models = _language_models(name)
@@ -178,6 +209,9 @@ def bench_gpt(
         "cache_bytes_per_token": {key: cache_bytes(cache) / PROMPT for key, cache in caches.items()},
     }
 
+    weight_bytes, bandwidth = _read_bytes(ours), read_bandwidth()
+    result |= {"weight_bytes": weight_bytes, "bandwidth": bandwidth}
+
     def decode(model: Any) -> Callable[[], object]:
         model.eval()
         return lambda: model.generate(prompt, max_new_tokens=new_tokens, do_sample=False)
@@ -187,9 +221,29 @@ def bench_gpt(
 
     for mode, step in (("decoding", decode), ("training", train)):
         runs = {key: step(model) for key, model in models.items()}
+        if mode == "training":
+            runs["products"] = products_alone(runs["ours"])
+            if compiler:
+                for key, model in models.items():
+                    runs[f"{key} compiled"] = step(compiled(model, compiler, key == "ours"))
         seconds = medians(runs, repeats, warmup=1, progress=progress)
-        result[mode] = {"seconds": seconds, "speedup": seconds["gpt2"] / seconds["ours"]}
+        least = seconds.get("products", new_tokens * weight_bytes / bandwidth)
+        result[mode] = {
+            "seconds": seconds,
+            "speedup": seconds["gpt2"] / seconds["ours"],
+            "efficiency": least / seconds["ours"],
+        }
+        if "ours compiled" in seconds:
+            result[mode]["compiled"] = _compiled_speedups(seconds, "gpt2")
     return result
+
+
+def _read_bytes(model: nn.Module) -> int:
+    """Return the bytes of the weights that one decoded token needs: all but those of tables, of which it reads a row.
+
+    The word embedding counts, because the head is tied to it and reads it whole.
+    """
+    return sum(p.nbytes for name, p in model.named_parameters() if ".positions." not in name)
 
 
 def _language_models(name: str) -> Result:
@@ -200,4 +254,6 @@ def _language_models(name: str) -> Result:
     same = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
     sizes = {name: getattr(ours.config, name) for name in same}
     sizes |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None}
-    return {"ours": ours, "gpt2": GPT2LMHeadModel(GPT2Config(**sizes))}
+    gpt2 = GPT2LMHeadModel(GPT2Config(**sizes))
+    gpt2.loss_type = "ForCausalLM"  # its default, which transformers would note in a way that breaks a compiled graph
+    return {"ours": ours, "gpt2": gpt2}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,17 +15,30 @@ from torch.utils.data import DataLoader
 
 from .. import objective
 from .._state import seeded
-from ..data import Augment, BatchAugment, ImageData, ImageDataset, collate
+from ..data import Augment, BatchAugment, ImageDataset, collate
 from ..errors import unknown_name
-from ..evaluation import Features, knn_probe, logistic_probe
+from ..evaluation import knn_probe, logistic_probe
 from ..inspection.segment.cuts import affinity, normalized_cut
 from ..models.presets import create_model
+from .explorer import bench_explorer
+from .growth import bench_growth, growth_rounds
+from .inspecting import bench_inspection
 from .models import bench_gpt, bench_image
+from .precision import bench_precision
+from .samples import gaussian_features, photographs
+from .scaling import MODELS, bench_scaling
 from .timing import Progress, Result, machine, medians, peak_memory, training_step
 
-ROUNDS = {"image": (2, 2), "rate": (1, 2), "gpt": (2, 1), "maskcut": (1, 0)}  # timed parts, warm-up rounds of each
+ROUNDS = {
+    "image": (2, 2),
+    "rate": (1, 2),
+    "gpt": (2, 1),
+    "maskcut": (1, 0),
+    "explorer": (2, 1),
+    "precision": (2, 1),
+    "inspect": (2, 1),
+}  # timed parts, warm-up rounds of each
 PROBES: dict[str, Callable[..., Any]] = {"knn": knn_probe, "logistic": logistic_probe}
-CLASSES, SPREAD = 10, 4.0  # of the features that are probed
 WIDTH, RANK = 384, 8  # of the features that are cut, as in a small model, and of each object's subspace
 
 
@@ -36,19 +48,26 @@ def run_suites(
     model: str = "crate-base-patch16-224",
     batch: int = 8,
     repeats: int = 7,
+    compiler: str | None = None,
     progress: Progress = None,
 ) -> Result:
     """Run suites by name; return a result for each, and a description of the machine.
 
-    `model` and `batch` apply to "image". `progress` is called after every one of `count_rounds` rounds.
+    `model` and `batch` apply to "image", `compiler`, a backend of torch.compile, to "image" and "gpt". `progress` is
+    called after every one of `count_rounds` rounds.
     """
     suites: dict[str, tuple[str, Callable[[], Result]]] = {
-        "image": ("image", lambda: bench_image(model, batch, repeats, progress)),
+        "image": ("image", lambda: bench_image(model, batch, repeats, compiler, progress)),
         "rate": ("coding_rate", lambda: bench_rate(repeats=repeats, progress=progress)),
         "loader": ("loader", bench_loader),
         "probe": ("probe", bench_probe),
-        "gpt": ("gpt", lambda: bench_gpt(repeats=repeats, progress=progress)),
+        "gpt": ("gpt", lambda: bench_gpt(repeats=repeats, compiler=compiler, progress=progress)),
         "maskcut": ("maskcut", lambda: bench_maskcut(repeats=repeats, progress=progress)),
+        "explorer": ("explorer", lambda: bench_explorer(repeats=repeats, progress=progress)),
+        "precision": ("precision", lambda: bench_precision(repeats=repeats, progress=progress)),
+        "growth": ("growth", lambda: bench_growth(repeats=repeats, progress=progress)),
+        "scaling": ("scaling", lambda: bench_scaling(progress=progress)),
+        "inspect": ("inspect", lambda: bench_inspection(repeats=repeats, progress=progress)),
     }
     for name in set(names) - suites.keys():
         raise unknown_name("suite", name, suites)
@@ -57,7 +76,8 @@ def run_suites(
 
 def count_rounds(names: Sequence[str], repeats: int) -> int:
     """Return how often `run_suites` calls its `progress`."""
-    return sum(parts * (warmup + repeats) for name, (parts, warmup) in ROUNDS.items() if name in names)
+    rounds = sum(parts * (warmup + repeats) for name, (parts, warmup) in ROUNDS.items() if name in names)
+    return rounds + ("growth" in names) * growth_rounds() + ("scaling" in names) * len(MODELS)
 
 
 def bench_rate(
@@ -106,24 +126,6 @@ def bench_loader(
     return {"model": name, "workers": workers, "images_per_second": speed, "ratio": ratio}
 
 
-def photographs(count: int) -> ImageData:
-    """Return a dataset of JPEG photographs with a short side of 256 pixels: scikit-learn's two samples, repeated."""
-    from datasets import Dataset, Features, Image, Value
-    from PIL import Image as Picture
-    from sklearn.datasets import load_sample_images
-
-    files = []
-    for array in load_sample_images().images:
-        picture = Picture.fromarray(array)
-        scale = 256 / min(picture.size)
-        buffer = io.BytesIO()
-        picture.resize((round(picture.width * scale), round(picture.height * scale))).save(buffer, "JPEG", quality=90)
-        files.append(buffer.getvalue())
-    rows = [{"image": {"bytes": files[i % 2], "path": None}, "label": i % 2} for i in range(count)]
-    samples = Dataset.from_list(rows, features=Features({"image": Image(decode=False), "label": Value("int64")}))
-    return ImageData("photographs", samples, samples, ("photograph",), "image", "label")
-
-
 def bench_probe(
     knn: tuple[int, int, int] = (50_000, 10_000, 384), logistic: tuple[int, int, int] = (10_000, 2_000, 192)
 ) -> Result:
@@ -144,21 +146,6 @@ def bench_probe(
             "top1": report.metrics["top1"],
         }
     return result
-
-
-def gaussian_features(train: int, test: int, width: int) -> tuple[Features, Features]:
-    """Draw training and test features around ten means, from a fixed seed, with so much spread that classes overlap."""
-    generator = np.random.default_rng(0)
-    means = generator.standard_normal((CLASSES, width), dtype=np.float32)
-    names = tuple(f"class {number}" for number in range(CLASSES))
-    parts = []
-    for count in (train, test):
-        labels = np.arange(count) % CLASSES
-        values = generator.standard_normal((count, width), dtype=np.float32)
-        values *= SPREAD
-        values += means[labels]
-        parts.append(Features(values, labels, names))
-    return parts[0], parts[1]
 
 
 def _run_probe(name: str, shape: tuple[int, int, int]) -> None:

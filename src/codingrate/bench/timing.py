@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import platform
 import statistics
+import sys
 import time
 import timeit
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import transformers
 from torch import Tensor, nn
 
+Value = TypeVar("Value")
 Progress = Callable[[], None] | None  # a function that is called after every round, or None
 Result = dict[str, Any]  # measurements as plain values, which `crate bench --json` prints
 
@@ -69,22 +72,43 @@ def machine() -> Result:
 
 def peak_memory(task: Callable[..., None], arguments: Sequence[Any]) -> float:
     """Return the peak memory in MiB that `task(*arguments)` adds to a new process that has imported its module."""
+    return in_new_process(_added_mib, (task, arguments))
+
+
+def in_new_process(function: Callable[..., Value], arguments: Sequence[Any]) -> Value:
+    """Return `function(*arguments)`, computed in a new process with as many threads as this one."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_added_mib, task, arguments, torch.get_num_threads()).result()
+        return pool.submit(_with_threads, function, arguments, torch.get_num_threads()).result()
 
 
-def _added_mib(task: Callable[..., None], arguments: Sequence[Any], threads: int) -> float:
+def _with_threads(function: Callable[..., Value], arguments: Sequence[Any], threads: int) -> Value:
     torch.set_num_threads(threads)
-    before = _peak_kib()
+    return function(*arguments)
+
+
+def _added_mib(task: Callable[..., None], arguments: Sequence[Any]) -> float:
+    before = peak_mib()
     task(*arguments)
-    return (_peak_kib() - before) / 1024
+    return peak_mib() - before
 
 
-def _peak_kib() -> int:
-    """Return the largest memory this process has held. On Linux, getrusage would include the parent's size."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+def peak_mib() -> float:
+    """Return the largest memory this process has held, in MiB. On Linux, getrusage would include the parent's size."""
+    kib = _kib("/proc/self/status", "VmHWM")
+    if kib is not None:
+        return kib / 1024
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def available_mib() -> float:
+    """Return the memory that new processes can use, in MiB; infinite where the system does not say."""
+    kib = _kib("/proc/meminfo", "MemAvailable")
+    return math.inf if kib is None else kib / 1024
+
+
+def _kib(file: str, key: str) -> int | None:
+    path = Path(file)
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{key}:")), None)

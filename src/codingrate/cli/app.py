@@ -5,6 +5,7 @@ An error that no verb expects is a bug; its traceback is written to a log file, 
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import shlex
@@ -18,10 +19,13 @@ from typing import Annotated, Any, cast
 import typer
 
 from .. import __version__
+from .._distributed import first_process, leave_process_group
 from ..errors import CrateError
-from . import bench, demo, evaluate, inspect, predict, study, text, train, verify
+from . import bench, demo, evaluate, explore, inspect, predict, study, text, train, verify
 
 UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # typer carries click's classes since 0.25
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 app = typer.Typer(
     name="crate",
@@ -39,8 +43,10 @@ for name, verb in {
     "evaluate": evaluate.evaluate,
     "imagenet-real": evaluate.imagenet_real,
     "detect": evaluate.detect,
+    "curves": evaluate.curves,
     "probe": evaluate.probe,
     "inspect": inspect.inspect,
+    "explore": explore.explore,
     "attention": inspect.attention,
     "segment": inspect.segment,
     "reconstruct": inspect.reconstruct,
@@ -48,6 +54,7 @@ for name, verb in {
     "fill": text.fill,
     "perplexity": text.perplexity,
     "lambada": text.lambada,
+    "zero-shot": text.zero_shot,
     "glue": text.glue,
     "study": study.study,
     "verify": verify.verify,
@@ -84,8 +91,22 @@ class _Notes(logging.Handler):
     """Prints what the library logs as notes on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if not first_process():
+            return
         kind = "note" if record.levelno <= logging.INFO else record.levelname.lower()
         print(f"{kind}: {record.getMessage()}", file=sys.stderr)
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep freed memory for later instead of returning it to the system.
+
+    A step of training frees and allocates the same large tensors again and again. By default glibc returns each of
+    them to the system, and the next use of a page that was returned costs a page fault.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 2**25)  # the largest that glibc accepts
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -96,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # A thread that waits for others spins for milliseconds by default. If another process, such as a loader worker,
     # needs the core, that makes training several times slower; a short spin costs little.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    _keep_freed_memory()
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # verbs have their own
     logger = logging.getLogger("codingrate")
     logger.handlers, logger.level, logger.propagate = [_Notes()], logging.INFO, False
@@ -104,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments:
         arguments = ["--help"]
+    if not first_process():  # of several processes, only the first prints results
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     debug = "--debug" in arguments
     hook, threading.excepthook = threading.excepthook, threading.excepthook if debug else _note_thread
     command = typer.main.get_command(app)
@@ -112,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if code == 130:  # typer's own answer to Ctrl-C
             _fail("stopped", 130)
         sys.stdout.flush()
+        leave_process_group()
     except (typer.Abort, KeyboardInterrupt):
         code = _fail("stopped", 130)
     except BrokenPipeError:  # such as `crate models | head`

@@ -1,4 +1,4 @@
-"""`crate demo`: train a white-box transformer and its black-box twin on digits, then show every layer."""
+"""`crate demo`: train a white-box transformer and its black-box twin on digits, then open a shipped model."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typer import Option
 
 from .output import Json, print_json, print_table
 
+SHIPPED = "crate-cifar10"
 TWIN = ["model.config.attention=mhsa", "model.config.sparsifier=mlp", "model.config.skip=residual"]
 
 
 def demo(
-    output: Annotated[Path, Option(help="Folder for the picture.")] = Path("runs/demo"),
+    output: Annotated[Path, Option(help="Folder for pictures and the report.")] = Path("runs/demo"),
     epochs: Annotated[float | None, Option(help="Epochs of training. Default: the recipe's.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Train CRATE and a ViT of the same width on digits, and show what each layer does before and after training."""
+    """Train CRATE and a ViT of the same width on digits, show what each layer does, and open a shipped model."""
     output.mkdir(parents=True, exist_ok=True)
     overrides = [] if epochs is None else [f"schedule.epochs={epochs}", f"run.layerwise_epochs={epochs}"]
     with tempfile.TemporaryDirectory(dir=output, prefix=".demo-") as folder:  # every demo starts anew
@@ -39,11 +40,33 @@ def demo(
         "models": models,
         "layers": {name: table.to_dict("records") for name, table in layers.items()},
         "picture": str(output / "layers.png"),
+        "shipped": inspect_shipped(output),
     }
     if as_json:
         print_json(result)
     else:
         show(result)
+        show_shipped(result["shipped"])
+
+
+def inspect_shipped(output: Path) -> dict[str, Any]:
+    """Inspect the shipped CIFAR-10 model on its stored sample, write the report, and return what the demo shows."""
+    from ..runs import Run
+
+    run = Run(SHIPPED)
+    report = run.inspect(command=f"crate inspect {SHIPPED}")
+    folder = report.save(output / SHIPPED)
+    values = report.to_dict()
+    return {
+        "name": SHIPPED,
+        "headline": run.headline,
+        "parameters": run.parameters(),
+        "samples": values["summary"]["samples"],
+        "layers": report.tables[run.name][["layer", "compression", "nonzero"]].to_dict("records"),
+        "findings": {name: values["panels"][name]["measured"] for name in ("compression", "sparsity")},
+        "report": str(folder / "report.html"),
+        "attention": str(folder / "figures" / "attention.png"),
+    }
 
 
 def show(result: dict[str, Any]) -> None:
@@ -87,4 +110,25 @@ def show(result: dict[str, Any]) -> None:
     print(f"Measured here: {'; '.join(finding.measured for finding in findings)}.")
     print(f"Verdict: {'none, no change exceeds its error' if verdict is None else verdict.value}.")
     print(f"Picture: {result['picture']}")
-    print("Next: crate train digits, crate evaluate runs/digits, crate inspect runs/digits, crate bench, crate recipes")
+
+
+def show_shipped(shipped: dict[str, Any]) -> None:
+    """Print what the shipped model predicts, its layers, where to look, and what to type next."""
+    name = shipped["name"]
+    print(f"\nA trained model that ships with the package: {name}, {shipped['parameters']:,} parameters.")
+    print(f"On photographs of ten kinds of objects (CIFAR-10) that it has not seen: {shipped['headline']}.")
+    answers = "; ".join(sample["caption"] for sample in shipped["samples"])
+    print(f"Its answers to a few of them: {answers}.")
+    print_table(
+        f"The layers of {name} on its stored sample of test images",
+        ("layer", "R^c", "non-zero"),
+        [(str(int(r["layer"])), f"{r['compression']:.1f}", f"{r['nonzero']:.1%}") for r in shipped["layers"]],
+    )
+    print(f"Compression: {shipped['findings']['compression']}")
+    print(f"Sparsity: {shipped['findings']['sparsity']}")
+    print(f"Attention: {shipped['attention']} shows where the class token looks in a few pictures, head by head.")
+    print(f"Report with all measures and figures: {shipped['report']}")
+    print(
+        f"Next: crate predict {name} PHOTO, crate attention {name} PHOTO, crate generate crate-shakespeare-gpt ROMEO:,"
+    )
+    print("crate models --pretrained, crate train digits, crate recipes")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from .._distributed import first_process
 from ..errors import CrateError
 from .output import (
     BatchSize,
@@ -16,15 +17,25 @@ from .output import (
     DataOption,
     Json,
     LayerOption,
+    MaskRule,
     ModelArgument,
     PathOption,
+    RuleOption,
     RunArgument,
     layer_option,
     open_run,
     percent,
     print_json,
     print_table,
+    save_report,
 )
+
+
+class Protocol(str, Enum):
+    """Protocols of a probe."""
+
+    default = "default"
+    paper = "paper"
 
 
 class Benchmark(str, Enum):
@@ -92,7 +103,7 @@ def evaluate(
     rivals = opened.baseline(split) if baseline else {}
     report: Any = opened.evaluate(data, split, labels=labels, checkpoint=checkpoint, batch_size=batch_size)
     special = None if checkpoint == "last" else checkpoint
-    folder = report.save(output or opened.output_folder("evaluation", data, split, special))
+    folder = save_report(report, output or opened.output_folder("evaluation", data, split, special))
     name = opened.data_name(data)
     if as_json:
         about = {"run": run, "checkpoint": checkpoint, "data": name, "split": report.split}
@@ -117,7 +128,7 @@ def imagenet_real(
     """Evaluate a classifier on ImageNet's validation images by the ReaL labels."""
     opened = open_run(run)
     report: Any = opened.evaluate_real(labels, data=data, checkpoint=checkpoint, batch_size=batch_size)
-    folder = report.save(output or opened.output_folder("evaluation", data, "real"))
+    folder = save_report(report, output or opened.output_folder("evaluation", data, "real"))
     if as_json:
         print_json({"run": run, "checkpoint": checkpoint, **report.to_dict(), "folder": str(folder)})
         return
@@ -204,6 +215,7 @@ def detect(
     ] = None,
     limit: Annotated[int | None, Option(min=1, help="Number of images. Default: all.")] = None,
     refine: Annotated[bool, Option(help="COCO: refine masks to the edges of the image.")] = True,
+    rule: RuleOption = MaskRule.symmetric,
     checkpoint: CheckpointOption = "last",
     output: Annotated[Path | None, Option(help="Folder for results. Default: RUN/evaluation/BENCHMARK.")] = None,
     as_json: Json = False,
@@ -223,10 +235,11 @@ def detect(
             size=size,
             limit=limit,
             refine=refine,
+            rule=rule.value,
             checkpoint=checkpoint,
         )
         number = report.layer + 1
-        saved = report.save(folder / f"layer{number}" if len(layers) > 1 else folder)
+        saved = save_report(report, folder / f"layer{number}" if len(layers) > 1 else folder)
         results.append({**report.to_dict(), "folder": str(saved)})
         if as_json:
             continue
@@ -265,6 +278,9 @@ def probe(
         int | None, Option(min=1, help="Number of images per split, balanced over classes. Default: all.")
     ] = None,
     k: Annotated[list[int] | None, Option(min=1, help="Neighbors for knn; repeat to choose among several.")] = None,
+    protocol: Annotated[
+        Protocol, Option(help="paper: bare tokens, no standardization, images vote for themselves (C.2, C.3).")
+    ] = Protocol.default,
     batch_size: BatchSize = 256,
     cache: Annotated[Path | None, Option(help="Folder for cached features. Default: RUN/features.")] = None,
     output: Annotated[Path | None, Option(help="Folder for the reports. Default: RUN/probe.")] = None,
@@ -287,10 +303,11 @@ def probe(
             limit=limit,
             batch_size=batch_size,
             cache=cache,
+            protocol=protocol.value,
             **({"ks": k} if k else {}),
         )
     folder = output or opened.output_folder("probe", data)
-    for name, report in reports.items():
+    for name, report in reports.items() if first_process() else ():
         write_json(folder / f"{method.value}-{name}.json", report.to_dict())
     if as_json:
         about = {"run": run, "checkpoint": checkpoint, "data": reports["trained"].about["data"]}
@@ -318,3 +335,29 @@ def _show_probes(reports: dict[str, Any], title: str) -> None:
     for name, report in reports.items():
         for note in report.notes:
             print(f"{name}: {note}")
+
+
+def curves(
+    runs: Annotated[list[str], Argument(metavar="RUN...", help="Run folders.")],
+    metric: Annotated[str, Option(help="Metric to draw: loss, or one of the evaluations such as top1.")] = "loss",
+    output: Annotated[Path, Option(help="Picture to write, PNG or SVG.")] = Path("curves.png"),
+    as_json: Json = False,
+) -> None:
+    """Draw the training and validation loss of one or several runs against training steps."""
+    from ..runs import learning_curve, save_curves
+
+    opened = [open_run(run) for run in runs]
+    names = [run.name if sum(run.name == one.name for one in opened) == 1 else run.source for run in opened]
+    tables = {name: learning_curve(run, metric) for name, run in zip(names, opened, strict=True)}
+    save_curves(tables, output, metric)
+    if as_json:
+        print_json(
+            {"picture": str(output), "curves": {name: table.to_dict("records") for name, table in tables.items()}}
+        )
+        return
+    rows = []
+    for name, table in tables.items():
+        for split, part in table.groupby("split", sort=False):
+            last = part.iloc[-1]
+            rows.append((name, str(split), str(len(part)), f"{last['value']:.4f}", str(int(last["step"]))))
+    print_table(f"{metric}, picture in {output}", ("run", "split", "points", "last value", "at step"), rows)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from .._distributed import share
 from .output import (
     BatchSize,
     CheckpointOption,
+    CompareOption,
     DataOption,
     Json,
     LayerOption,
+    MaskRule,
     ModelArgument,
     PathOption,
+    RuleOption,
     RunArgument,
     layer_option,
     open_run,
@@ -26,6 +30,7 @@ from .output import (
     print_note,
     print_table,
     progress,
+    save_report,
 )
 
 if TYPE_CHECKING:
@@ -69,6 +74,9 @@ def inspect(
     measure: Annotated[
         Measure, Option(help="R^c as the paper defines it, or as the released script does.")
     ] = Measure.paper,
+    token_samples: Annotated[
+        int, Option("--token-samples", min=1, max=6, help="Images whose tokens are drawn as heat maps.")
+    ] = 1,
     output: Annotated[Path | None, Option(help="Folder for the report. Default: RUN/inspect.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -77,6 +85,7 @@ def inspect(
     options = {
         "--data": data, "--path": path, "--split": split, "--limit": limit, "--compare": compare,
         "--checkpoint": checkpoint, "--layer": layer, "--eps": eps, "--measure": measure.value,
+        "--token-samples": token_samples,
     }  # fmt: skip
     report = run.inspect(
         compare=compare or (),
@@ -89,10 +98,11 @@ def inspect(
         layers=layer_option(run, checkpoint, layer),
         eps=eps,
         measure=measure.value,
+        token_samples=token_samples,
         command=_command(model, options),
     )
     with progress("draw", len(report.panels)) as advance:
-        folder = report.save(output or run.output_folder("inspect", data, split), advance)
+        folder = save_report(report, output or run.output_folder("inspect", data, split), advance)
     for note in report.notes:
         print_note(note)
     if as_json:
@@ -105,7 +115,7 @@ def inspect(
 def _command(model: str, options: Mapping[str, Any]) -> str:
     """Return the command that writes the report again."""
     words = ["crate", "inspect", model]
-    defaults = {"--limit": 1000, "--checkpoint": "last", "--measure": "paper"}
+    defaults = {"--limit": 1000, "--checkpoint": "last", "--measure": "paper", "--token-samples": 1}
     for option, value in options.items():
         if value is not None and value != defaults.get(option):
             words += [word for one in (value if isinstance(value, list) else [value]) for word in (option, str(one))]
@@ -140,26 +150,32 @@ def attention(
         int | None, Option(min=1, help="Side in pixels of the image the model reads. Default: the model's own.")
     ] = None,
     checkpoint: CheckpointOption = "last",
+    compare: CompareOption = None,
     output: Annotated[Path | None, Option(help="Folder for the pictures. Default: RUN/attention.")] = None,
     as_json: Json = False,
 ) -> None:
     """Draw the class token's attention over images: a grid per layer and a mask per head."""
     run = open_run(model)
     folder = output or run.output_folder("attention")
-    results: list[dict[str, Any]] = []
+    others = [open_run(other) for other in compare or ()]
     settings: dict[str, Any] = {
         "layers": layer_option(run, checkpoint, layer),
         "head": head,
         "mass": mass,
         "size": size,
     }
-    with progress("attention", len(images)) as advance:
-        for name, picture, about in _read(run, images):
-            entries = run.attention([picture], checkpoint=checkpoint, **settings)[0]
-            results.append({**about, "layers": [_save_attention(folder, name, entry) for entry in entries]})
-            patches = next(iter(entries[0].maps.values())).size
-            side = entries[0].square.width
-            advance()
+
+    def attend(name: str, picture: Image) -> dict[str, Any]:
+        entries = run.attention([picture], checkpoint=checkpoint, **settings)[0]
+        shown = {run.name: entries[-1].grid()}
+        for other in others:
+            shown[other.name] = other.attention([picture], head=head, mass=mass, size=size)[0][-1].grid()
+        saved = [_save_attention(folder, name, entry) for entry in entries]
+        sizes = {"patches": next(iter(entries[0].maps.values())).size, "side": entries[0].square.width}
+        return {"layers": saved, **_save_comparison(folder, name, shown), **sizes}
+
+    results = _of_images(run, images, attend, "attention")
+    patches, side = [(entry.pop("patches"), entry.pop("side")) for entry in results][-1]
     if as_json:
         print_json({"model": model, "mass": mass, "size": side, "patches": patches, "images": results})
         return
@@ -199,11 +215,13 @@ def segment(
     threshold: Annotated[float, Option(help="Cosine above which two patches are alike, in [0, 1).")] = 0.15,
     layer: LayerOption = None,
     refine: Annotated[bool, Option(help="Refine masks to the edges of the image.")] = True,
+    rule: RuleOption = MaskRule.symmetric,
     size: Annotated[
         int | None,
         Option(min=1, help="Side in pixels of the image the model reads. Default: 480, at most 60 patches."),
     ] = None,
     checkpoint: CheckpointOption = "last",
+    compare: CompareOption = None,
     output: Annotated[Path | None, Option(help="Folder for the pictures. Default: RUN/segments.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -211,21 +229,26 @@ def segment(
 
     A region may be an object or background, such as the sky.
     """
-    from ..inspection import default_layer, layer_index
+    from ..inspection import default_layer, layer_index, overlay
 
     run = open_run(model)
+    others = [open_run(other) for other in compare or ()]
     folder = output or run.output_folder("segments")
     settings: dict[str, Any] = {"masks": masks, "threshold": threshold, "refine": refine, "side": size}
+    settings["rule"] = rule.value
     config = run.loaded(checkpoint).config
     layers = layer_option(run, checkpoint, layer) or [layer_index(default_layer(config), config.num_hidden_layers)]
-    results: list[dict[str, Any]] = []
-    with progress("segment", len(images)) as advance:
-        for name, picture, about in _read(run, images):
-            results.append({**about, "layers": []})
-            for index in layers:
-                segments = run.segment([picture], checkpoint=checkpoint, layer=index, **settings)[0]
-                results[-1]["layers"].append(_save_segments(folder, name, picture, segments, index))
-            advance()
+
+    def find(name: str, picture: Image) -> dict[str, Any]:
+        entries = []
+        for index in layers:
+            segments = run.segment([picture], checkpoint=checkpoint, layer=index, **settings)[0]
+            entries.append(_save_segments(folder, name, picture, segments, index))
+        shown = {"image": picture, run.name: overlay(picture, segments)}
+        shown |= {other.name: overlay(picture, other.segment([picture], **settings)[0]) for other in others}
+        return {"layers": entries, **_save_comparison(folder, name, shown if others else {})}
+
+    results = _of_images(run, images, find, "segment")
     if as_json:
         print_json({"model": model, "about": ABOUT_REGIONS, "images": results})
         return
@@ -241,6 +264,16 @@ def segment(
     empty = sum(not any(one["segments"] for one in entry["layers"]) for entry in results)
     print(f"{len(rows)} regions in {len(results)} images{f', none in {empty}' if empty else ''}; pictures in {folder}")
     print_indented(ABOUT_REGIONS, "", "")
+
+
+def _save_comparison(folder: Path, name: str, pictures: Mapping[str, Image]) -> dict[str, Any]:
+    """Write the pictures of several models as one, if there are several; return its path."""
+    from ..inspection import stack_pictures
+
+    if len(pictures) < 2:
+        return {}
+    write_pictures(folder, {f"{name}-compare.png": stack_pictures(pictures)})
+    return {"compare": str(folder / f"{name}-compare.png")}
 
 
 def _save_segments(folder: Path, name: str, image: Image, segments: Sequence[Segment], layer: int) -> dict[str, Any]:
@@ -267,18 +300,31 @@ def _save_segments(folder: Path, name: str, image: Image, segments: Sequence[Seg
     return {"layer": layer + 1, "overlay": str(folder / f"{stem}-overlay.png"), "segments": entries}
 
 
-def _read(run: Run, images: Sequence[Path]) -> Iterator[tuple[str, Image, dict[str, Any]]]:
-    """Yield for each image file a name for its results, the picture and facts; print notes on the model and files."""
+def _of_images(
+    run: Run, images: Sequence[Path], compute: Callable[[str, Image], dict[str, Any]], title: str
+) -> list[dict[str, Any]]:
+    """Return facts on each image file and what `compute` makes of a name for its results and its picture.
+
+    Several processes share the images. Notes on the model and on files are printed.
+    """
     from ..runs.inspecting import read_pictures
+
+    def result(item: tuple[Path, str]) -> dict[str, Any]:
+        path, name = item
+        (picture,), notes = read_pictures(run, [path])
+        about = {"image": str(path), "width": picture.width, "height": picture.height}
+        return {**about, "note": notes[0] if notes else None, **compute(name, picture)}
 
     if run.untrained:
         print_note(f"{run.source} has random weights, so what it shows means little")
-    for path, name in zip(images, picture_names(images), strict=True):
-        (picture,), notes = read_pictures(run, [path])
-        for note in notes:
-            print_note(note)
-        about = {"image": str(path), "width": picture.width, "height": picture.height}
-        yield name, picture, {**about, "note": notes[0] if notes else None}
+    results = []
+    with progress(title, len(images)) as advance:
+        for entry in share(result, zip(images, picture_names(images), strict=True)):
+            if entry["note"] is not None:
+                print_note(entry["note"])
+            results.append(entry)
+            advance()
+    return results
 
 
 def picture_names(images: Sequence[Path]) -> list[str]:
@@ -307,6 +353,7 @@ def reconstruct(
     count: Annotated[int, Option(min=1, help="Number of test images, if no files are given.")] = 8,
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="Seed of the masks.")] = 0,
     checkpoint: CheckpointOption = "last",
+    compare: CompareOption = None,
     output: Annotated[
         Path | None,
         Option(help="Picture to write. Default: RUN/reconstruction.png, or with the name of the first image."),
@@ -316,11 +363,23 @@ def reconstruct(
     """Draw original, masked and reconstructed images side by side, and print the loss of each."""
     opened = open_run(run)
     result = opened.reconstruct(images, count=count, seed=seed, checkpoint=checkpoint)
-    picture = result.save(output or opened.output_folder("reconstruction.png", images[0].stem if images else None))
+    results = {opened.name: result}
+    for other in compare or ():
+        another = open_run(other)
+        results[another.name] = another.reconstruct(images, count=count, seed=seed)
+    picture = output or opened.output_folder("reconstruction.png", images[0].stem if images else None)
+    if len(results) == 1:
+        result.save(picture)
+    else:
+        from ..inspection import stack_pictures
+
+        sheets = {name: one.sheet() for name, one in results.items()}
+        write_pictures(picture.parent, {picture.name: stack_pictures(sheets)})
     losses = list(zip(result.names, result.losses, strict=True))
     if as_json:
         entries = [{"image": name, "loss": loss} for name, loss in losses]
-        print_json({"run": run, "images": entries, "loss": result.loss, "picture": str(picture)})
+        compared = {"compare": {name: one.loss for name, one in results.items()}} if compare else {}
+        print_json({"run": run, "images": entries, "loss": result.loss, "picture": str(picture), **compared})
         return
     print_table(f"{run}, checkpoint {checkpoint}", ("image", "loss"), [(name, f"{loss:.4f}") for name, loss in losses])
     print(f"mean loss {result.loss:.4f}; {picture}")

@@ -9,10 +9,14 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
+
+from .._distributed import first_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +49,22 @@ CheckpointOption = Annotated[
 ]
 DataOption = Annotated[
     str | None, Option(help="Dataset: a built-in name, a local path or a hub id. Default: the run's.")
+]
+
+
+class MaskRule(str, Enum):
+    """Rules of MaskCut."""
+
+    symmetric = "symmetric"
+    cutler = "cutler"
+
+
+RuleOption = Annotated[
+    MaskRule, Option("--rule", help="MaskCut: independent of the eigenvector's sign, or as CutLER's release.")
+]
+CompareOption = Annotated[
+    list[str] | None,
+    Option("--compare", help="Another model to show below this one in one picture; can be repeated."),
 ]
 LayerOption = Annotated[
     list[str] | None,
@@ -102,9 +122,17 @@ def print_indented(text: str, first: str = "    ", rest: str = "    ") -> None:
     print(textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest))
 
 
+def save_report(report: Any, folder: Path, *options: Any) -> Path:
+    """Save a report; of several processes, the first does it."""
+    if first_process():
+        report.save(folder, *options)
+    return folder
+
+
 def print_note(text: str) -> None:
     """Print a note on standard error."""
-    print(f"note: {text}", file=sys.stderr)
+    if first_process():
+        print(f"note: {text}", file=sys.stderr)
 
 
 @contextmanager
@@ -113,7 +141,8 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    quiet = not sys.stderr.isatty() or not first_process()
+    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
         task = bar.add_task(description, total=total or None)
         yield lambda amount=1: bar.advance(task, amount)
 

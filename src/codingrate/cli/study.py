@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from ..errors import CrateError
 from .output import Json, print_indented, print_json, print_table, progress
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """Parse I/N."""
+    match = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} must be I/N, such as 3/8")
+    return int(match[1]), int(match[2])
 
 
 def study(
@@ -21,12 +30,26 @@ def study(
     ] = None,
     data: Annotated[str | None, Option(help="Dataset: a built-in name, a local path or a hub id.")] = None,
     output: Annotated[Path | None, Option(help="Folder of all runs. Default: runs/studies/NAME.")] = None,
+    shard: Annotated[
+        Any,  # (i, n)
+        Option(
+            parser=_shard, metavar="I/N", help="Train every N-th run from the I-th on, such as 3/8; write no table."
+        ),
+    ] = None,
+    jobs: Annotated[int, Option(min=1, help="Runs that are trained at the same time on this machine.")] = 1,
+    check: Annotated[
+        bool, Option("--check", help="Train one run of the finished study again and compare it with the table.")
+    ] = False,
+    draw: Annotated[int, Option(min=0, help="Seed that chooses the run of --check.")] = 0,
     show_list: Annotated[bool, Option("--list", help="List the shipped studies.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train every row of a study with several seeds, and print mean and standard deviation of each metric.
 
-    Finished runs are skipped and an interrupted one continues, so that the same command can be given again.
+    With --shard, several calls share the runs, such as the tasks of a cluster's job array; the same command without
+    --shard then writes the table. Finished runs are skipped and an interrupted one continues, so that the same command
+    can be given again. With --check nothing is added: one run of the table is trained again, and the exit code is 1 if
+    its metrics differ.
     """
     from ..recipes import load_study, study_names
 
@@ -42,11 +65,23 @@ def study(
     if name is None:
         raise CrateError("which study? Give a name or a YAML file; crate study --list shows the shipped ones")
     load_study(name)  # refuses a mistake before torch is imported
-    from ..runs import TrainingStopped, run_study
+    from ..runs import TrainingStopped, check_study, run_study
 
+    if check:
+        found = check_study(name, output, draw=draw)
+        if as_json:
+            print_json(found.to_dict())
+        else:
+            pairs = [(key, f"{value:.6g}", f"{found.recomputed[key]:.6g}") for key, value in found.recorded.items()]
+            title = f"{found.name}: row {found.row!r}, seed {found.seed}, trained with codingrate {found.version}"
+            print_table(title, ["metric", "in the table", "trained again"], [list(pair) for pair in pairs])
+        if found.different:
+            print(f"crate: different: {', '.join(found.different)}", file=sys.stderr)
+            raise typer.Exit(1)
+        return
     changes = [*(overrides or []), *([f"data.name={json.dumps(data)}"] if data is not None else [])]
     try:
-        report = run_study(name, output, changes, progress=progress)
+        report = run_study(name, output, changes, shard=shard, jobs=jobs, progress=progress)
     except TrainingStopped as stopped:
         print(f"crate: {stopped}", file=sys.stderr)
         raise typer.Exit(128 + stopped.signal) from None
@@ -54,4 +89,7 @@ def study(
         print_json(report.to_dict())
         return
     print_table(report.what, *report.cells([report.metric]))
+    if shard is not None:
+        print(f"{len(report.runs)} of {report.planned} runs are finished; crate study {name} writes the table")
+        return
     print(f"results in {output or Path('runs') / 'studies' / Path(name).stem}")

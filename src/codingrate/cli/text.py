@@ -1,4 +1,4 @@
-"""`crate generate`, `fill`, `perplexity`, `lambada`, `glue`: language models."""
+"""`crate generate`, `fill`, `perplexity`, `lambada`, `zero-shot`, `glue`: language models."""
 
 from __future__ import annotations
 
@@ -185,6 +185,45 @@ def lambada(
     print(f"last word predicted in {report.accuracy:.2%} of {report.texts:,} passages{cut}")
 
 
+def zero_shot(
+    run: RunArgument,
+    sets: Annotated[
+        list[str] | None,
+        Argument(metavar="[SET[=PATH]]...", help="owt, lambada, wikitext, ptb, or with a file. Default: all, by hub."),
+    ] = None,
+    sampled: Annotated[
+        bool, Option("--sampled/--whole", help="The paper's random windows, or sliding windows over the whole text.")
+    ] = True,
+    iterations: Annotated[int, Option(min=1, help="Batches of four random windows.")] = 1000,
+    block: Annotated[int | None, Option(min=2, help="Tokens per window. Default: the context length.")] = None,
+    limit: Annotated[
+        int | None, Option(min=2, help="Tokens and passages from the start, with --whole. Default: all.")
+    ] = None,
+    batch_size: Annotated[int, Option("--batch-size", min=1, max=2**20, help="Windows per forward pass.")] = 8,
+    checkpoint: CheckpointOption = "last",
+    as_json: Json = False,
+) -> None:
+    """Measure the zero-shot cross-entropy on the four sets of the paper's table, and their average.
+
+    The test split is measured, or all of a file. LAMBADA's last-word accuracy is printed as well.
+    """
+    from ..runs import zero_shot as measure
+
+    options: dict[str, Any] = {"sampled": sampled, "iterations": iterations, "block": block, "limit": limit}
+    report = measure(open_run(run), *([sets] if sets else []), **options, batch_size=batch_size, checkpoint=checkpoint)
+    if as_json:
+        print_json({"run": run, "checkpoint": checkpoint, **report.to_dict()})
+        return
+    rows = [
+        (name, f"{one.cross_entropy:.4f}", "" if one.error is None else f"± {one.error:.4f}", one.split or "")
+        for name, one in report.sets.items()
+    ]
+    rows.append(("average", f"{report.average:.4f}", "", ""))
+    print_table(f"{run}, checkpoint {checkpoint}", ("set", "nats per token", "error", "split"), rows)
+    if report.accuracy is not None:
+        print(f"LAMBADA: last word predicted in {report.accuracy:.2%} of the passages")
+
+
 def glue(
     run: RunArgument,
     overrides: Annotated[
@@ -197,21 +236,32 @@ def glue(
     after_mnli: Annotated[bool, Option("--after-mnli", help="Start MRPC, STS-B and RTE from the MNLI model.")] = False,
     output: Annotated[Path | None, Option(help="Folder for one run per task. Default: RUN/glue.")] = None,
     checkpoint: CheckpointOption = "last",
+    checkpoints: Annotated[
+        str | None, Option(help="all: every checkpoint that the run has kept (run.milestones), as a curve.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune on each GLUE task and print the paper's metrics. A second call continues where the first stopped."""
-    from ..runs import fine_tune_glue
+    from ..runs import fine_tune_glue, glue_curve
 
-    result = fine_tune_glue(
-        open_run(run),
-        overrides,
-        data=data,
-        tasks=None if tasks is None else [task.strip().lower() for task in tasks.split(",") if task.strip()],
-        after_mnli=after_mnli,
-        output=output,
-        checkpoint=checkpoint,
-        quiet=as_json,
-    )
+    if checkpoints not in (None, "all"):
+        raise CrateError(f"--checkpoints is {checkpoints!r}; it can only be all; --checkpoint STEP takes one")
+    options: dict[str, Any] = {
+        "data": data, "after_mnli": after_mnli, "output": output, "quiet": as_json,
+        "tasks": None if tasks is None else [task.strip().lower() for task in tasks.split(",") if task.strip()],
+    }  # fmt: skip
+    if checkpoints == "all":
+        results = glue_curve(open_run(run), overrides, **options)
+        curve = [{"step": step, **result.average, "folder": str(result.folder)} for step, result in results]
+        if as_json:
+            print_json({"run": run, "curve": curve})
+            return
+        means = [result.average.get("average", result.average.get("mean_of_tasks_run", 0.0)) for _, result in results]
+        scores = [(str(step), f"{100 * mean:.1f}") for (step, _), mean in zip(results, means, strict=True)]
+        print_table(f"{run}, fine-tuned after each checkpoint", ("step", "score"), scores)
+        print(f"curve in {results[0][1].folder.parent / 'curve.png'}")
+        return
+    result = fine_tune_glue(open_run(run), overrides, **options, checkpoint=checkpoint)
     if as_json:
         about = {"run": run, "after_mnli": after_mnli, "tasks": result.tasks}
         print_json({**about, **result.average, "folder": str(result.folder)})

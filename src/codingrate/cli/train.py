@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from .._distributed import first_process
 from .output import (
     CheckpointOption,
     DataOption,
@@ -54,7 +55,6 @@ def train(
     if not resume:
         load_recipe(recipe, changes, variant)  # refuses a mistake before torch is imported, which takes seconds
 
-    from .._distributed import first_process, leave_process_group
     from ..runs import TrainingStopped
     from ..runs import train as train_run
 
@@ -66,7 +66,6 @@ def train(
         raise SystemExit(128 + stopped.signal) from None
     if first_process():
         _show(run, as_json)
-    leave_process_group()
 
 
 def finetune(
@@ -89,7 +88,8 @@ def finetune(
         resume=resume,
         quiet=as_json,
     )
-    _show(tuned, as_json)
+    if first_process():
+        _show(tuned, as_json)
 
 
 def _show(run: Run, as_json: bool) -> None:
@@ -212,7 +212,7 @@ def models(
 
 
 def convert(
-    source: Annotated[Path, Argument(help="Released checkpoint file, or a transformers folder.")],
+    source: Annotated[str, Argument(help="Released checkpoint file, or a transformers folder or hub id.")],
     folder: Annotated[Path, Argument(help="Folder to write; it must be new or empty.")],
     heads: Annotated[int | None, Option(help="Number of heads K, which no file contains.")] = None,
     sparsity: Annotated[float | None, Option(help="Weight λ of ISTA, which no file contains.")] = None,
@@ -220,9 +220,10 @@ def convert(
     overwrite: Annotated[bool, Option("--overwrite", help="Replace a folder that is not empty.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Convert a released checkpoint to a folder with weights, config and image processor.
+    """Convert a released checkpoint to a folder with weights, config and image processor or tokenizer.
 
-    CRATE, CRATE-MAE and CRATE-alpha files, and folders of GPT-2 and RoBERTa, which become black-box twins.
+    CRATE, CRATE-MAE and CRATE-alpha files, and folders or hub ids of ViT, ViTMAE, BERT, RoBERTa and GPT-2, which become
+    black-box twins with equal outputs.
     """
     from ..models.loading import convert as convert_file
 

@@ -21,6 +21,8 @@ class HubDataset:
     label_column: str = "label"
     classes: tuple[str, ...] | None = None
     """Class names, for copies whose labels are plain numbers (which are then class indices)."""
+    revision: str | None = None
+    """Branch or commit of the hub's repository. Default: its main branch."""
     validation_share: float = 0.05
     """Share of the documents to hold out if the hub has a single split of text."""
 
@@ -54,6 +56,9 @@ TEXTS = {
     "wikitext": HubDataset("Salesforce/wikitext", "wikitext-2-raw-v1"),
     "wikitext-2": HubDataset("Salesforce/wikitext", "wikitext-2-raw-v1"),
     "wikitext-103": HubDataset("Salesforce/wikitext", "wikitext-103-raw-v1"),
+    "lambada": HubDataset("cimec/lambada", splits={"validation": "validation", "test": "test"}),
+    # The hub's copy is a script, which is not run; its conversion to tables is.
+    "ptb": HubDataset("ptb-text-only/ptb_text_only", revision="refs/convert/parquet"),
     "openwebtext": HubDataset("Skylion007/openwebtext", validation_share=0.0005),  # nanoGPT's share, other documents
 }
 

@@ -60,6 +60,15 @@ def decode_image(value: Any, channels: int = 3) -> Image.Image:
         raise UnreadableImageError(f"{type(error).__name__}: {error}") from error
 
 
+def file_content(value: Any, channels: int = 3) -> bytes:
+    """Return an image column's value as the content of a file: its own file, or a PNG of arrays and nested lists."""
+    if isinstance(value, Mapping) and (value.get("bytes") or value.get("path")):
+        return value["bytes"] or Path(value["path"]).read_bytes()
+    file = io.BytesIO()
+    decode_image(value, channels).save(file, format="PNG")
+    return file.getvalue()
+
+
 def open_image(source: str | Path | io.BytesIO) -> Image.Image:
     """Open an image in one of `FORMATS`; every image that the package reads is opened here."""
     if not isinstance(source, io.BytesIO) and not os.path.isfile(source):  # a pipe would never end

@@ -8,8 +8,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar, cast
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from .._distributed import SharedBatches, gather_in_turn, own_turns
 from .._files import is_hub_id
 from ..errors import CrateError, check_positive, unknown_name
 from .augment import Augment, Views, view_augments
@@ -259,7 +261,7 @@ class _CroppedImages(EpochGenerators):
         self.dataset = data.train if train else data.test
         if data.streaming and train and shuffle_buffer > 1:
             self.dataset = self.dataset.shuffle(seed=seed, buffer_size=shuffle_buffer)
-        if data.streaming and world_size > 1:
+        if data.streaming and train and world_size > 1:
             from datasets.distributed import split_dataset_by_node
 
             self.dataset = split_dataset_by_node(self.dataset, rank, world_size)
@@ -342,13 +344,16 @@ def torch_dataset(data: ImageData, augment: Augment, *, train: bool, **options: 
 
 
 @dataclass(eq=False, repr=False)
-class EvaluationBatches:
+class EvaluationBatches(SharedBatches[tuple[Tensor, Tensor]]):
     """Normalized evaluation crops of a split, batch by batch, without the images that cannot be read.
 
     Iterating yields pixels (batch, channels, side, side) on `device`, in `dtype` if given, and labels (batch,) on the
     CPU. It calls `progress` with the number of images of each batch and raises an error if more than `max_corrupt` of
     the images are unreadable. Each iteration reads the images again. `limit` takes at most that many images of the
     split, chosen and ordered by `balanced_indices`; of a stream, the first ones. The split `all` is all of them.
+
+    `map` computes something of each batch and shares the batches among several processes: each reads only its own, but
+    of a stream all.
     """
 
     data: ImageData
@@ -362,6 +367,8 @@ class EvaluationBatches:
     dtype: torch.dtype | None = None
     progress: Callable[[int], None] | None = None
     max_corrupt: float = 0.01
+    unreadable: list[str] | None = None
+    """List to which the names of images that could not be read are added after an iteration."""
     indices: list[int] | None = field(default=None, init=False)
     """The rows of the split that are read; None for all of them, or for a stream."""
     readable: list[bool] = field(default_factory=list, init=False)
@@ -380,26 +387,60 @@ class EvaluationBatches:
             self.dataset = self.dataset.select(self.indices)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self._counted(self._read(0, None, 1))
+
+    def map(self, function: Callable[[tuple[Tensor, Tensor]], T]) -> Iterator[T]:
+        def results() -> Iterator[tuple[T | None, list[bool], list[str]]]:
+            for batch, readable, names in self._read(*own_turns()):
+                yield None if batch is None else function(batch), readable, names
+
+        return self._counted(gather_in_turn(results()))
+
+    def _read(
+        self, start: int, stop: None, step: int
+    ) -> Iterator[tuple[tuple[Tensor, Tensor] | None, list[bool], list[str]]]:
+        """Yield batches number `start`, `start + step`, …, which images are readable, and the names of the others.
+
+        A batch is None if none of its images is readable.
+        """
         dataset = torch_dataset(replace(self.data, test=self.dataset), self.augment, train=False)
         device = torch.device(self.device)
         options: dict[str, Any] = {"num_workers": self.workers, "pin_memory": device.type == "cuda"}
         options["generator"] = torch.Generator()  # a loader would draw from the global one
+        options["collate_fn"] = _collate_with_flags
         normalize = BatchAugment(self.augment).eval().to(device)
+        loaded: Iterator[Any]
+        if isinstance(dataset, ImageStream):
+            loaded = islice(load_batches(DataLoader(dataset, self.batch_size, **options)), start, stop, step)
+        else:
+            rows, size = range(len(dataset)), self.batch_size
+            own = [rows[first : first + size] for first in rows[start * size : stop : step * size]]
+            loaded = load_batches(DataLoader(dataset, batch_sampler=cast(Any, own), **options))
+        for batch, readable in loaded:
+            if not any(readable):
+                yield None, readable, batch["corrupt"]
+                continue
+            pixels = normalize(batch["pixel_values"].to(device, non_blocking=True))
+            pixels = pixels if self.dtype is None else pixels.to(self.dtype)
+            yield (pixels, batch["labels"]), readable, batch["corrupt"]
+
+    def _counted(self, results: Iterator[tuple[T | None, list[bool], list[str]]]) -> Iterator[T]:
+        """Yield the results of the batches with readable images, and count the images."""
         corrupt = CorruptImages(self.max_corrupt)
         self.readable, self.corrupt = [], ()
-        loader = DataLoader(dataset, self.batch_size, collate_fn=_collate_with_flags, **options)
-        for batch, readable in load_batches(loader):
-            corrupt.add(batch)
+        for result, readable, names in results:
+            corrupt.count(sum(readable), names)
             self.readable += readable
             if any(readable):
-                pixels = normalize(batch["pixel_values"].to(device, non_blocking=True))
-                yield pixels if self.dtype is None else pixels.to(self.dtype), batch["labels"]
+                yield cast(T, result)
             if self.progress is not None:
                 self.progress(len(readable))
         if not self.readable:
             where = f"the {self.split} split of {self.data.name}"
             raise CrateError(f"{where} has no images; use the other split or another `test_share`")
         self.corrupt = corrupt.finish()
+        if self.unreadable is not None:
+            self.unreadable.extend(self.corrupt)
 
 
 def load_batches(loader: Iterable[T]) -> Iterator[T]:

@@ -43,8 +43,11 @@ TABLES = {
 }  # fmt: skip
 """Suffixes of tables, and the reader of `datasets` for each."""
 
+ARCHIVE = ".tar"
+"""Suffix of archives in the format of webdataset: NAME.png, or another image, and NAME.cls with the class index."""
+_READERS = {**TABLES, ARCHIVE: "webdataset"}
 _READABLE: dict[str, tuple[str, ...]] = {
-    "images": (".parquet", ".arrow"),  # the tables that can hold images
+    "images": (".parquet", ".arrow", ARCHIVE),  # the tables that can hold images
     "text": (*TABLES, *TEXT_SUFFIXES),
     "sentences": tuple(TABLES),
 }
@@ -185,7 +188,7 @@ def _open_hub(name: str, source: HubDataset, streaming: bool) -> Splits:
     import datasets
 
     chosen = (source.id,) if source.config is None else (source.id, source.config)
-    load = functools.partial(datasets.load_dataset, *chosen, streaming=streaming)
+    load = functools.partial(datasets.load_dataset, *chosen, streaming=streaming, revision=source.revision)
     try:
         splits = load() if source.splits is None else {own: load(split=hub) for own, hub in source.splits.items()}
         return Splits(splits, functools.partial(_hub_version, source))
@@ -201,7 +204,7 @@ def _hub_version(source: HubDataset, split: str) -> str | None:
     from huggingface_hub import HfApi
 
     try:
-        revision = HfApi().dataset_info(source.id).sha
+        revision = HfApi().dataset_info(source.id, revision=source.revision).sha
     except Exception:  # without it, the text is only tokenized again
         return None
     return f"{source.id} {source.config} {split} {revision}" if revision else None
@@ -217,7 +220,7 @@ def _open_local(path: Path, kind: Kind, streaming: bool) -> Splits:
     elif kind == "images" and (any(path.glob("*idx3-ubyte*")) or any(path.glob("*idx1-ubyte*"))):
         opened = _open_idx(path)
     elif files := ({"train": [path]} if path.is_file() else _find_files(path, kind)):
-        is_text = next(iter(files.values()))[0].suffix.lower() not in TABLES
+        is_text = next(iter(files.values()))[0].suffix.lower() not in _READERS
         return Splits(files if is_text else _open_tables(files, streaming), lambda split: file_key(files[split]))
     else:
         opened = _open_class_folders(path)
@@ -244,7 +247,7 @@ def _open_tables(files: Mapping[str, Sequence[Path]], streaming: bool) -> dict[s
     import datasets
 
     suffixes = {path.suffix.lower() for paths in files.values() for path in paths}
-    kinds = [suffix for suffix in TABLES if suffix in suffixes]
+    kinds = [suffix for suffix in _READERS if suffix in suffixes]
     if len(kinds) > 1:
         raise CrateError(f"{next(iter(files.values()))[0].parent} mixes {' and '.join(kinds)} files; keep one type")
     options, splits = _OPTIONS.get(kinds[0], {}), {}
@@ -254,7 +257,11 @@ def _open_tables(files: Mapping[str, Sequence[Path]], streaming: bool) -> dict[s
             for path in paths:
                 _check_inflation(path)
             splits[split] = datasets.load_dataset(
-                TABLES[kinds[0]], data_files=[*map(glob.escape, names)], split="train", streaming=streaming, **options
+                _READERS[kinds[0]],
+                data_files=[*map(glob.escape, names)],
+                split="train",
+                streaming=streaming,
+                **options,
             )
         except CrateError:
             raise
@@ -267,7 +274,8 @@ def _check_inflation(path: Path) -> None:
     """Refuse a table that is compressed as a whole, which `datasets` would unpack, or that would grow out of bounds."""
     from datasets.utils.extract import Extractor
 
-    if packed := Extractor.infer_extractor_format(path):
+    packed = Extractor.infer_extractor_format(path)
+    if packed and path.suffix.lower() != f".{packed}":
         raise CrateError(f"{path} is a {packed} archive, not a {path.suffix} file; unpack it first")
     if path.suffix.lower() == ".parquet":
         from pyarrow import parquet
@@ -287,11 +295,13 @@ def _find_files(folder: Path, kind: Kind) -> dict[str, list[Path]]:
     """
     files = [Path(file) for file in _files_below(folder, _READABLE[kind])]
     files = [file for file in files if file.stem.lower() not in _ABOUT] or files
+    if any(entry.is_dir() for entry in _visible(folder)):  # archives beside folders are often what those came from
+        files = [file for file in files if file.suffix.lower() != ARCHIVE]
     if not files:
         if kind == "images":
             return {}
         raise CrateError(f"no {kind} below {folder}; known file types are {' '.join(_READABLE[kind])}")
-    tables = [file for file in files if file.suffix.lower() in TABLES]
+    tables = [file for file in files if file.suffix.lower() in _READERS]
     if tables and len(tables) < len(files):
         text = next(file for file in files if file not in tables)
         raise CrateError(f"{folder} has a table, {tables[0].name}, and plain text, {text.name}; name the file to read")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import CrateError
 from .augment import Augment, Views, view_augments
+from .rand_augment import RandAugment
 
 _TRIES = 10  # random boxes drawn before the center is taken
 _LONGEST = 16  # aspect ratio beyond which only the middle of an image is resized for a center crop
@@ -179,45 +180,12 @@ def _operations(augment: Augment) -> Iterator[nn.Module]:
     )
     for name, arguments, probability in table:
         if probability is not None:
+            if name == "RandAugment":
+                yield RandAugment(*arguments)
+                continue
             import kornia.augmentation as K  # only where it is needed
 
-            yield RandAugment(*arguments) if name == "RandAugment" else getattr(K, name)(*arguments, p=probability)
-
-
-class RandAugment(nn.Module):
-    """RandAugment (Cubuk et al., 2020): n operations in turn on each image, each at magnitude m out of 30.
-
-    The operations and ranges are kornia's. Two departures from kornia's own RandAugment follow the original: every
-    image draws its own n operations (with replacement) instead of one draw for the whole batch, and the shear range
-    0.3 is a slope instead of a share of 180° (m = 14: 8°, not 25°). At m = 14 the operations are: rotation 14°, slope
-    0.14, shift 4.7 % of the side, 6 bits, solarization above 0.47, solarize-add 0.2; color, contrast and sharpness
-    × 0.94 and brightness − 0.06 change little, because their range 0.1…1.9 includes the identity at m = 15.
-    """
-
-    def __init__(self, n: int, m: float) -> None:
-        super().__init__()
-        from kornia.augmentation.auto import RandAugment as BatchRandAugment
-
-        shear = math.degrees(math.atan(0.3 * m / 30)) / (180 * m / 30)
-        policy = [
-            ("auto_contrast", 0, 1), ("equalize", 0, 1), ("invert", 0, 1), ("rotate", -30.0, 30.0),
-            ("posterize", 4.0, 8.0), ("solarize", 0.0, 1.0), ("solarize_add", 0.0, 0.43), ("color", 0.1, 1.9),
-            ("contrast", 0.1, 1.9), ("brightness", 0.1, 1.9), ("sharpness", 0.1, 1.9), ("shear_x", -shear, shear),
-            ("shear_y", -shear, shear), ("translate_x", -0.1, 0.1), ("translate_y", -0.1, 0.1),
-        ]  # fmt: skip
-        self.n = n
-        self.choices = nn.ModuleList(BatchRandAugment(1, m, policy=[[operation]]) for operation in policy)  # type: ignore[arg-type]
-
-    def forward(self, images: Tensor) -> Tensor:
-        drawn = torch.randint(len(self.choices), (self.n, len(images))).to(images.device)
-        for choice in drawn:
-            augmented = torch.empty_like(images)
-            for number, operation in enumerate(self.choices):
-                chosen = (choice == number).nonzero().flatten()
-                if len(chosen):
-                    augmented[chosen] = operation(images[chosen])
-            images = augmented
-        return images
+            yield getattr(K, name)(*arguments, p=probability)
 
 
 def unnormalize(pixels: Tensor, augment: Augment) -> list[Image.Image]:

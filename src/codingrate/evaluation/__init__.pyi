@@ -1,4 +1,4 @@
-from .features import Features, extract_features, pixel_features
+from .features import BareFeatures, Features, extract_features, pixel_features
 from .glue import bag_of_words_metrics, glue_average, sentence_metrics
 from .imagenet_real import match_real_labels, read_real_labels, real_accuracy
 from .language import Candidate, LambadaReport, PerplexityReport, fill_masks, lambada_accuracy, next_token_losses
@@ -10,9 +10,9 @@ from .objects import CocoReport, Detection, VocReport, coco_precision, voc_overl
 from .probe import ProbeReport, knn_probe, logistic_probe, probe_features, probe_steps
 
 __all__ = [
-    "Candidate", "CocoReport", "Detection", "Features", "LambadaReport", "NGram", "PerplexityReport", "ProbeReport",
-    "VocReport", "bag_of_words_metrics", "coco_precision", "extract_features", "fill_masks", "glue_average",
-    "knn_probe", "lambada_accuracy", "logistic_probe", "match_real_labels", "next_token_losses", "perplexity",
-    "pixel_features", "probe_features", "probe_steps", "read_real_labels", "real_accuracy", "sampled_loss",
-    "sentence_metrics", "unigram_cross_entropy", "voc_overlap",
+    "BareFeatures", "Candidate", "CocoReport", "Detection", "Features", "LambadaReport", "NGram", "PerplexityReport",
+    "ProbeReport", "VocReport", "bag_of_words_metrics", "coco_precision", "extract_features", "fill_masks",
+    "glue_average", "knn_probe", "lambada_accuracy", "logistic_probe", "match_real_labels", "next_token_losses",
+    "perplexity", "pixel_features", "probe_features", "probe_steps", "read_real_labels", "real_accuracy",
+    "sampled_loss", "sentence_metrics", "unigram_cross_entropy", "voc_overlap",
 ]  # fmt: skip

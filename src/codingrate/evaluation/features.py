@@ -8,7 +8,8 @@ import json
 import logging
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .._distributed import first_process, main_process_first
 from .._files import atomic_folder, file_checksum, read_sealed, write_sealed
 from ..data import Augment, CorruptImages, EvaluationBatches, ImageData
 from ..errors import CrateError
@@ -82,7 +84,8 @@ def extract_features(
     if cache is not None:
         key = _cache_key(model, data, batches.dataset, split, augment)
         folder = Path(cache) / f"{split}-{key[:16]}"
-        cached = None if data.streaming else _read_features(folder, key, data.classes)
+        with main_process_first():  # the first cannot write before the others have looked
+            cached = None if data.streaming else _read_features(folder, key, data.classes)
         if cached is not None:
             corrupt = CorruptImages(max_corrupt)  # the limit may be stricter than when the cache was written
             corrupt.count(len(cached), cached.corrupt)
@@ -91,24 +94,29 @@ def extract_features(
                 progress(len(cached) + len(cached.corrupt))
             return cached
 
-    def blocks() -> Iterator[Block]:
-        for pixels, labels in batches:
-            with torch.inference_mode():  # ends before each yield, so the caller's code does not run in it
-                features = function(pixels)
-            if features.ndim != 2 or len(features) != len(labels):
-                shape = tuple(features.shape)
-                raise CrateError(f"the model returned features of shape {shape}; expected ({len(labels)}, width)")
-            values = np.ascontiguousarray(features.float().cpu().numpy())
-            if not np.isfinite(values).all():
-                raise CrateError("the model's features are not finite: its training diverged or its file is damaged")
-            yield values, labels.numpy()
+    def block(batch: tuple[Tensor, Tensor]) -> Block:
+        pixels, labels = batch
+        with torch.inference_mode():
+            features = function(pixels)
+        if features.ndim != 2 or len(features) != len(labels):
+            shape = tuple(features.shape)
+            raise CrateError(f"the model returned features of shape {shape}; expected ({len(labels)}, width)")
+        values = np.ascontiguousarray(features.float().cpu().numpy())
+        if not np.isfinite(values).all():
+            raise CrateError("the model's features are not finite: its training diverged or its file is damaged")
+        return values, labels.numpy()
 
     with eval_mode(model):
+        blocks = batches.map(block)
         if cache is None:
-            values, labels = zip(*blocks(), strict=True)
+            values, labels = zip(*blocks, strict=True)
             return Features(np.concatenate(values), np.concatenate(labels), data.classes, batches.corrupt)
-        _write_features(folder, key, blocks(), batches)
-    written = _read_features(folder, key, data.classes)
+        if first_process():
+            _write_features(folder, key, blocks, batches)
+        else:
+            deque(blocks, maxlen=0)  # computes its part of them
+    with main_process_first():
+        written = _read_features(folder, key, data.classes)
     if written is None:
         raise CrateError(f"{folder}: the features just written cannot be read back; use another cache folder")
     return written
@@ -122,6 +130,21 @@ def pixel_features(data: ImageData, augment: Augment, **options: Any) -> Feature
 class _Pixels(nn.Module):
     def features(self, pixel_values: Tensor) -> Tensor:
         return pixel_values.flatten(1)
+
+
+class BareFeatures(nn.Module):
+    """The token that the head of a vision model reads, z_1 or the mean of all tokens, before any LayerNorm (paper)."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model, self.config = model, model.config
+
+    def features(self, pixel_values: Tensor) -> Tensor:
+        """Compute the features (batch, d) of images."""
+        body: Any = self.model.crate
+        states = body(pixel_values, output_hidden_states=(self.config.num_hidden_layers,)).hidden_states
+        pooled: Tensor = body.pool(states[-1])
+        return pooled
 
 
 def move_to_device(model: nn.Module, device: torch.device | str | None) -> torch.device:

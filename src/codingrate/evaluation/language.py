@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
+from .._distributed import share
 from .._report import EvaluationReport
 from ..data import TokenFile, check_text, check_tokenizer
 from ..errors import CrateError, check_positive
@@ -73,7 +74,7 @@ def perplexity(
     if len(ids) < 2:
         raise CrateError(f"{len(ids)} tokens are too few to predict one from another; use a longer text")
     start = time.perf_counter()
-    sums, counts = _batch_losses(model, _windows(ids, block + 1, stride, batch_size), device, progress)
+    sums, counts = _batch_losses(model, ids, _windows(len(ids), block + 1, stride, batch_size), device, progress)
     mean = sum(sums) / sum(counts)
     seconds = time.perf_counter() - start
     return _report(tokens, mean, tokens=sum(counts), block=block, stride=stride, error=None, seconds=seconds)
@@ -105,47 +106,52 @@ def sampled_loss(
         raise CrateError(f"{problem}; use a shorter block or a longer text")
     starts = np.random.default_rng(seed).integers(len(ids) - block, size=(iterations, batch_size))
     start = time.perf_counter()
-    batches = ((_stack_windows(ids, batch_starts, block + 1), block) for batch_starts in starts)
-    sums, counts = _batch_losses(model, batches, device, progress)
+    windows = [(batch_starts, block + 1, block) for batch_starts in starts.tolist()]
+    sums, counts = _batch_losses(model, ids, windows, device, progress)
     means = np.array(sums) / counts
     error = float(np.std(means, ddof=1) / math.sqrt(iterations)) if iterations > 1 else None
     facts = {"tokens": sum(counts), "block": block, "stride": None, "error": error}
     return _report(tokens, float(np.mean(means)), **facts, seconds=time.perf_counter() - start)
 
 
-def _windows(ids: NDArray[Any], span: int, stride: int, batch_size: int) -> Iterator[tuple[Tensor, int]]:
-    """Yield batches of windows (batch, ≤ span) of equal length, and how many of their last tokens to predict."""
-    yield _stack_windows(ids, [0], min(span, len(ids))), min(span, len(ids)) - 1
-    full = max(len(ids) - span, 0) // stride
+Windows = tuple[Sequence[int], int, int]
+"""A batch of windows of a text: their starts, their length, and how many of their last tokens to predict."""
+
+
+def _windows(total: int, span: int, stride: int, batch_size: int) -> Iterator[Windows]:
+    """Yield batches of windows of equal length, at most `span`, of a text of `total` tokens."""
+    yield [0], min(span, total), min(span, total) - 1
+    full = max(total - span, 0) // stride
     for first in range(1, full + 1, batch_size):
-        starts = [number * stride for number in range(first, min(first + batch_size, full + 1))]
-        yield _stack_windows(ids, starts, span), stride
-    rest = len(ids) - span - full * stride
+        yield range(first * stride, min(first + batch_size, full + 1) * stride, stride), span, stride
+    rest = total - span - full * stride
     if rest > 0:
         start = (full + 1) * stride
-        yield _stack_windows(ids, [start], len(ids) - start), rest
-
-
-def _stack_windows(ids: NDArray[Any], starts: Iterable[int], length: int) -> Tensor:
-    return torch.from_numpy(np.stack([ids[start : start + length] for start in starts]).astype(np.int64))
+        yield [start], total - start, rest
 
 
 def _batch_losses(
     model: nn.Module,
-    batches: Iterable[tuple[Tensor, int]],
+    ids: NDArray[Any],
+    windows: Iterable[Windows],
     device: torch.device | str | None,
     progress: Callable[[int], None] | None,
 ) -> tuple[list[float], list[int]]:
     """Return the sum of −log P over the predicted tokens of each batch of windows, and the number of these tokens."""
     target, sums, counts = move_to_device(model, device), [], []
+
+    def losses(batch: Windows) -> tuple[float, int]:
+        starts, length, predicted = batch
+        stacked = torch.from_numpy(np.stack([ids[start : start + length] for start in starts]).astype(np.int64))
+        values = next_token_losses(model, _check_token_ids(model, stacked).to(target), predicted)
+        return float(values.double().sum()), values.numel()
+
     with eval_mode(model), torch.inference_mode():
-        for windows, predicted in batches:
-            ids = _check_token_ids(model, windows).to(target)
-            losses = next_token_losses(model, ids, predicted)
-            sums.append(float(losses.double().sum()))
-            counts.append(losses.numel())
+        for total, count in share(losses, windows):
+            sums.append(total)
+            counts.append(count)
             if progress is not None:
-                progress(counts[-1])
+                progress(count)
     return sums, counts
 
 
@@ -200,24 +206,29 @@ def lambada_accuracy(
     if not passages:
         raise CrateError("there are no texts; give at least one passage")
     target, correct, cut, start = move_to_device(model, device), 0, 0, time.perf_counter()
+
+    def measure(batch: Sequence[tuple[str, str]]) -> tuple[int, int, int]:
+        """Return how many words are correct, how many passages are cut, and the number of passages."""
+        contexts = [_encode(tokenizer, context) for context, _ in batch]
+        words = [[0] * _NEW_TOKENS if generate else _encode(tokenizer, f" {word}") for _, word in batch]
+        available = [length - len(word) for word in words]
+        if min(available) < 1:
+            longest = length - min(available)
+            raise CrateError(f"a word of {longest} tokens exceeds the model's context length of {length}")
+        long = sum(len(ids) > most for ids, most in zip(contexts, available, strict=True))
+        contexts = [ids[-most:] for ids, most in zip(contexts, available, strict=True)]
+        if not generate:
+            return _count_argmax(model, contexts, words, target), long, len(batch)
+        generated = _continuations(model, tokenizer, contexts, target)
+        found = (word.lower() in text.lower() for text, (_, word) in zip(generated, batch, strict=True))
+        return sum(found), long, len(batch)
+
+    batches = [passages[first : first + batch_size] for first in range(0, len(passages), batch_size)]
     with eval_mode(model), torch.inference_mode():
-        for first in range(0, len(passages), batch_size):
-            batch = passages[first : first + batch_size]
-            contexts = [_encode(tokenizer, context) for context, _ in batch]
-            words = [[0] * _NEW_TOKENS if generate else _encode(tokenizer, f" {word}") for _, word in batch]
-            available = [length - len(word) for word in words]
-            if min(available) < 1:
-                longest = length - min(available)
-                raise CrateError(f"a word of {longest} tokens exceeds the model's context length of {length}")
-            cut += sum(len(ids) > most for ids, most in zip(contexts, available, strict=True))
-            contexts = [ids[-most:] for ids, most in zip(contexts, available, strict=True)]
-            if generate:
-                generated = _continuations(model, tokenizer, contexts, target)
-                correct += sum(word.lower() in text.lower() for text, (_, word) in zip(generated, batch, strict=True))
-            else:
-                correct += _count_argmax(model, contexts, words, target)
+        for right, long, count in share(measure, batches):
+            correct, cut = correct + right, cut + long
             if progress is not None:
-                progress(len(batch))
+                progress(count)
     protocol = "generate" if generate else "argmax"
     return LambadaReport(correct / len(passages), len(passages), protocol, cut, time.perf_counter() - start)
 

@@ -81,6 +81,7 @@ def knn_probe(
     *,
     ks: Sequence[int] | None = None,
     temperature: float = 0.07,
+    own_vote: bool = False,
     device: torch.device | str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> ProbeReport:
@@ -89,10 +90,11 @@ def knn_probe(
     votes_c(z) = Σ_{i among the k nearest, y_i = c} exp(cos(z, z_i)/τ), z (d,), τ = `temperature`
 
     As in the paper, k is the one of `ks` with the highest training accuracy. The paper does not say whether a training
-    image may vote for itself; here it may not, because it would always win. A class without votes is never among the
-    best five. Similarities are computed in float32 in blocks of 64 MiB, votes in float64. Ties go to the earlier of
-    equally similar images, to the lower class, and to the smaller k. `progress` is called with the number of images
-    done, first of the training split (unless there is a single k), then of the test split.
+    image may vote for itself; here it may not, because it would always win, unless `own_vote` is set. A class without
+    votes is never among the best five. Similarities are computed in float32 in blocks of 64 MiB, votes in float64.
+    Ties go to the earlier of equally similar images, to the lower class, and to the smaller k. `progress` is called
+    with the number of images done, first of the training split (unless there is a single k), then of the test
+    split.
     """
     start = time.perf_counter()
     check_features(train, test)
@@ -120,7 +122,7 @@ def knn_probe(
                 progress(len(labels))
         return (correct / len(queries)).tolist()
 
-    train_top1: Sequence[float | None] = [None] if len(grid) == 1 else accuracy(train, leave_one_out=True)[0]
+    train_top1: Sequence[float | None] = [None] if len(grid) == 1 else accuracy(train, leave_one_out=not own_vote)[0]
     top1, top5 = accuracy(test, leave_one_out=False)
     has_top5 = len(train.classes) > 5
     table: list[dict[str, Any]] = [
@@ -139,6 +141,7 @@ def logistic_probe(
     *,
     strengths: Sequence[float] = STRENGTHS,
     folds: int = 5,
+    standardize: bool = True,
     seed: int = 0,
     tolerance: float = 1e-6,
     iterations: int = 1000,
@@ -149,9 +152,9 @@ def logistic_probe(
     Every C of `strengths` is scored by cross-validation with stratified `folds`, shuffled by `seed`. Features are
     standardized with the mean and standard deviation of the images a fit learns from. Along the grid, from small C to
     large, each fit starts from the previous one. The best C (the smallest in a tie) is fitted to all training images
-    from scratch. The paper mentions neither folds nor standardization; without standardization, the same C would mean
-    different things for two models. There are fewer folds if a class has fewer images. `progress` is called with 1
-    after each of the `len(strengths)·folds + 1` fits. Fits run in float64.
+    from scratch. The paper mentions neither folds nor standardization; without it (`standardize=False`) the same C
+    means different things for two models. There are fewer folds if a class has fewer images. `progress` is called with
+    1 after each of the `len(strengths)·folds + 1` fits. Fits run in float64.
     """
     start = time.perf_counter()
     check_features(train, test)
@@ -166,6 +169,7 @@ def logistic_probe(
         raise CrateError(f"{problem}; use more images")
     possible = min(folds, int(counts.min()))  # so that every fold contains every class
     correct, converged = np.zeros(len(grid), np.int64), np.ones(len(grid), bool)
+    scale = _standardized if standardize else _unscaled
     settings = {"tol": tolerance, "max_iter": iterations}
     small = train.values.size * len(train.classes) < _PARALLEL_SIZE
     with threadpool_limits(1 if small else None):
@@ -174,7 +178,7 @@ def logistic_probe(
 
         splitter = StratifiedKFold(possible, shuffle=True, random_state=seed)
         for fitted, held_out in splitter.split(train.labels, train.labels):
-            x, x_held_out = _standardized(train.values[fitted], train.values[held_out])
+            x, x_held_out = scale(train.values[fitted], train.values[held_out])
             model = LogisticRegression(warm_start=True, **settings)
             for index, strength in enumerate(grid):
                 converged[index] &= _fit(model.set_params(C=strength), x, train.labels[fitted])
@@ -182,7 +186,7 @@ def logistic_probe(
                 if progress is not None:
                     progress(1)
         best = grid[int(correct.argmax())]
-        x, x_test = _standardized(train.values, test.values)
+        x, x_test = scale(train.values, test.values)
         model = LogisticRegression(C=best, **settings)
         final_converged = _fit(model, x, train.labels)
         if progress is not None:
@@ -276,6 +280,12 @@ def _standardized(
 
     scaler = StandardScaler(copy=False)  # `astype` copies already
     return scaler.fit_transform(fitted.astype(np.float64)), scaler.transform(others.astype(np.float64))
+
+
+def _unscaled(
+    fitted: NDArray[np.float32], others: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return fitted.astype(np.float64), others.astype(np.float64)
 
 
 def _fit(model: Any, x: NDArray[np.float64], labels: NDArray[np.int64]) -> bool:

@@ -6,7 +6,7 @@ from .measure.attention import (
     projections,
     token_attention,
 )
-from .measure.interventions import Intervention, intervene, rank_heads
+from .measure.interventions import Intervention, intervene, rank_heads, retrace
 from .measure.logit_lens import Candidates, candidates, lens
 from .measure.predictions import Finding, Prediction, Verdict, judge_training
 from .measure.rates import across_training, layerwise, read_metrics
@@ -27,7 +27,16 @@ from .report.layers import save_history_figure
 from .report.panel import Panel
 from .report.summary import Outcome, Sample, Score
 from .segment.cuts import Cut, maskcut
-from .segment.pictures import ImageAttention, Segment, attend_images, default_side, find_objects, overlay, square_input
+from .segment.pictures import (
+    ImageAttention,
+    Segment,
+    attend_images,
+    default_side,
+    find_objects,
+    overlay,
+    square_input,
+    stack_pictures,
+)
 
 __all__ = [
     "Candidates", "Cut", "Finding", "ForwardTrace", "HeadCatalogue", "ImageAttention", "InspectionReport",
@@ -35,6 +44,6 @@ __all__ = [
     "across_training", "attend_images", "attention_entropy", "attention_maps", "candidates", "default_layer",
     "default_side", "find_objects", "head_catalogue", "inspect_models", "intervene", "judge_training",
     "layer_index", "layer_indices", "layer_numbers", "layerwise", "lens", "maskcut", "overlay", "pca_colors",
-    "principal_cosines", "projections", "rank_heads", "read_metrics", "save_history_figure", "square_input",
-    "subspace_coherence", "token_attention", "token_heat", "trace", "units",
+    "principal_cosines", "projections", "rank_heads", "read_metrics", "retrace", "save_history_figure", "square_input",
+    "stack_pictures", "subspace_coherence", "token_attention", "token_heat", "trace", "units",
 ]  # fmt: skip

@@ -7,11 +7,13 @@ from .language import CrateForCausalLM, CrateForMaskedLM, CrateForSequenceClassi
 from .loading import load_model, transfer_body
 from .presets import build_config, create_model, list_models
 from .pretrained import pretrained_folder, pretrained_names
+from .quantize import quantize
 from .released import load_released
+from .twins import from_transformers
 
 __all__ = [
     "CrateConfig", "CrateForCausalLM", "CrateForImageClassification", "CrateForMaskedAutoencoding", "CrateForMaskedLM",
     "CrateForSelfDistillation", "CrateForSequenceClassification", "CrateModel", "CratePreTrainedModel",
-    "CrateTextModel", "build_config", "create_model", "eval_mode", "list_models", "load_model", "load_released",
-    "pretrained_folder", "pretrained_names", "transfer_body",
+    "CrateTextModel", "build_config", "create_model", "eval_mode", "from_transformers", "list_models", "load_model",
+    "load_released", "pretrained_folder", "pretrained_names", "quantize", "transfer_body",
 ]  # fmt: skip

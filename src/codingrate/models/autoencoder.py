@@ -41,6 +41,10 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
 
     def __init__(self, config: CrateConfig) -> None:
         self.expect_modality(config, "vision")
+        if config.patch_dropout:
+            raise CrateError("a masked autoencoder removes patches by mask_ratio; set patch_dropout to 0")
+        if config.stem != "patches":
+            raise CrateError("a convolution would let kept patches see the removed ones; use stem='patches'")
         kept = kept_patches(config.num_patches, config.mask_ratio)
         if not 0 < kept < config.num_patches:
             raise CrateError(
@@ -48,15 +52,16 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
                 "change it, patch_size or image_size so that some are kept and some removed"
             )
         super().__init__(config)
-        d = config.hidden_size
+        decoder = config.decoder_config
+        d = decoder.hidden_size
         self.crate = CrateModel(config)
         self.mask_token = nn.Parameter(torch.empty(config.patch_dim if config.mask_space == "pixel" else d))
         layer = DecoderLayer if config.decoder_type == "mirror" else EncoderLayer
         depth = config.num_hidden_layers if config.decoder_layers is None else config.decoder_layers
         dropped = config.mask_space == "drop"
-        self.decoder_embed = nn.Linear(d, d) if dropped else nn.Identity()
-        self.decoder_positions = PositionTable(config) if dropped and config.positions != "none" else None
-        self.decoder_layers = nn.ModuleList(layer(config) for _ in range(depth))
+        self.decoder_embed = nn.Linear(config.hidden_size, d) if dropped else nn.Identity()
+        self.decoder_positions = PositionTable(decoder) if dropped and config.positions != "none" else None
+        self.decoder_layers = nn.ModuleList(layer(decoder) for _ in range(depth))
         self.decoder_norm = nn.LayerNorm(d, eps=config.head_norm_eps) if config.final_norm else nn.Identity()
         self.predict = nn.Linear(d, config.patch_dim)
         self.post_init()

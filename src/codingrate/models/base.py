@@ -60,6 +60,9 @@ class CratePreTrainedModel(PreTrainedModel):
         std = 1.0 if self.config.initializer == "torch" else self.config.initializer_range
         if isinstance(module, nn.Linear):
             self._init_linear(module)
+        elif isinstance(module, nn.Conv2d) and module.bias is not None:  # the stem; a ReLU halves the mean square
+            init.kaiming_normal_(module.weight, nonlinearity="relu")  # and this doubles it
+            init.zeros_(module.bias)
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
             init.zeros_(module.bias)
@@ -222,7 +225,7 @@ class CrateModel(CratePreTrainedModel):
     def __init__(self, config: CrateConfig) -> None:
         super().__init__(config)
         self.embedding = PatchEmbedding(config) if config.modality == "vision" else TextEmbedding(config)
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(EncoderLayer(config, rate) for rate in config.drop_path_rates)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.head_norm_eps) if config.final_norm else nn.Identity()
         self.post_init()
 
@@ -253,8 +256,14 @@ class CrateModel(CratePreTrainedModel):
             raise CrateError("pixel_values is missing; a vision model reads (batch, channels, height, width)")
         trace = self.trace(output_hidden_states, output_attentions)
         z = self.norm(trace.run(self.layers, self.embedding(pixel_values), num_queries=num_queries))
-        pooled = z[:, 0] if self.config.pooling == "class" else z.mean(dim=1)
-        return CrateModelOutput(last_hidden_state=z, pooler_output=pooled, **trace.outputs())
+        return CrateModelOutput(last_hidden_state=z, pooler_output=self.pool(z), **trace.outputs())
+
+    def pool(self, z: Tensor) -> Tensor:
+        """Return the token that a head reads (batch, d): the class token, or a mean of tokens (batch, n, d)."""
+        if self.config.pooling == "class":
+            return z[:, 0]
+        front = int(self.config.class_token and self.config.pooling == "patches")
+        return z[:, front:].mean(dim=1)
 
     def pooled(self, pixel_values: Tensor | None, **kwargs: Any) -> tuple[CrateModelOutput, Tensor]:
         """Run the body on images; return its output, and the class token or the mean of all tokens, (batch, d).

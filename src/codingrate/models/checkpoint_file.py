@@ -255,7 +255,7 @@ def build_imported(plan: ImportPlan, tensors: Mapping[str, Tensor], report: Repo
 def _value(source: Source, tensors: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
     """Convert stored tensors to a parameter of ours: float32, contiguous, in its own memory and our shape.
 
-    A convolution (d, 3, P, P) becomes the projection of patches flattened by row, column, channel.
+    A convolution (d, channels, P, P) becomes the projection of patches flattened by row, column, channel.
     """
     if not source.keys:
         return torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
@@ -264,8 +264,9 @@ def _value(source: Source, tensors: Mapping[str, Tensor], shape: torch.Size) -> 
     expected = (1,) * (source.axes - len(shape)) + tuple(shape)
     convolution = len(shape) == 2 and value.ndim == 4
     if convolution:
-        side = math.isqrt(shape[1] // 3)
-        expected = (shape[0], 3, side, side)
+        channels = max(value.shape[1], 1)
+        side = math.isqrt(shape[1] // channels)
+        expected = (shape[0], channels, side, side)
     elif source.transposed:
         expected = tuple(reversed(shape))
     if tuple(value.shape) != expected:

@@ -3,6 +3,7 @@
 Annotations are not postponed here, because `strict` reads the types of the fields.
 """
 
+import copy
 import dataclasses
 import difflib
 from collections.abc import Callable, Mapping
@@ -18,7 +19,8 @@ from ..operators import ATTENTION, SPARSIFIERS, AttentionSpec, SparsifierSpec
 _LIMITS = {
     "hidden_size": (1, 2**16), "num_hidden_layers": (1, 1000), "num_attention_heads": (1, 2**12),
     "head_dim": (1, 2**16), "expansion": (1, 2**10), "patch_size": (1, 2**12), "num_channels": (1, 2**12),
-    "decoder_layers": (1, 1000), "projection_hidden": (1, 2**20), "projection_bottleneck": (1, 2**20),
+    "decoder_layers": (1, 1000), "decoder_width": (1, 2**16), "decoder_heads": (1, 2**12),
+    "projection_hidden": (1, 2**20), "projection_bottleneck": (1, 2**20),
     "prototypes": (1, 2**24), "num_labels": (0, 2**20), "vocab_size": (1, 2**24), "type_vocab_size": (0, 2**16),
     "max_position_embeddings": (1, 2**22), "number of patches": (1, 2**20),
 }  # fmt: skip
@@ -35,20 +37,16 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "attention_scale": (lambda value: value is None or abs(value) <= 1e6, "lie between -1e6 and 1e6"),
     "coding_precision": (lambda value: 1e-6 <= value <= 1e6, "lie between 1e-6 and 1e6"),
     "interpolate_offset": (lambda value: 0 <= value <= 1, "lie between 0 and 1"),
-    "dropout": (lambda value: 0 <= value < 1, "be at least 0 and below 1"),
+    **{
+        name: (lambda value: 0 <= value < 1, "be at least 0 and below 1")
+        for name in ("dropout", "drop_path", "patch_dropout")
+    },
     "mask_ratio": (lambda value: 0 < value < 1, "lie between 0 and 1"),
     "position_scale": (lambda value: 0 < value <= 1e6, "be above 0; positions='none' leaves positions out"),
 }
 _REFUSED = ("auto_map", "quantization_config", "per_layer_config")
 """Settings of transformers that run code of the model's folder, or that no model of this package has."""
 _DTYPES = (None, torch.float32, torch.float64, torch.float16, torch.bfloat16)
-
-
-def _shown(value: Any) -> str:
-    try:
-        return f"{value!r:.60}"
-    except ValueError:  # Python does not print integers of thousands of digits
-        return "a number of thousands of digits"
 
 
 def check_limits(fields: Mapping[str, Any]) -> None:
@@ -58,20 +56,22 @@ def check_limits(fields: Mapping[str, Any]) -> None:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
-            raise CrateError(f"{name} is {_shown(value)}; it must be a whole number")
+            raise CrateError(f"{name} is {value!r:.60}; it must be a whole number")
         if not low <= value <= high:
             bound = f"at least {low}" if value < low else f"at most {high}"
-            raise CrateError(f"{name} is {value!s:.20}; it must be {bound}")
+            shown = value if abs(value) < 10**20 else "a number of more than 20 digits"
+            raise CrateError(f"{name} is {shown}; it must be {bound}")
 
 
 _VISION_FIELDS = frozenset({
-    "image_size", "patch_size", "num_channels", "patch_norm", "class_token", "interpolate_offset", "head_norm",
-    "mask_ratio", "mask_space", "decoder_type", "decoder_layers", "subtract_positions", "loss_on", "normalize_pixels",
-    "projection_head", "projection_hidden", "projection_bottleneck", "prototypes", "normalize_prototypes",
+    "image_size", "patch_size", "num_channels", "stem", "patch_norm", "patch_dropout", "class_token",
+    "interpolate_offset", "head_norm", "mask_ratio", "mask_space", "decoder_type", "decoder_layers",
+    "decoder_width", "decoder_heads", "subtract_positions", "loss_on", "normalize_pixels", "projection_head",
+    "projection_hidden", "projection_bottleneck", "prototypes", "normalize_prototypes",
 })  # fmt: skip
 _TEXT_FIELDS = frozenset({
-    "vocab_size", "max_position_embeddings", "position_offset", "type_vocab_size", "embedding_norm", "pad_token_id",
-    "bos_token_id", "eos_token_id", "prediction_transform", "tie_word_embeddings", "use_cache",
+    "vocab_size", "max_position_embeddings", "position_offset", "type_vocab_size", "text_form", "embedding_norm",
+    "pad_token_id", "bos_token_id", "eos_token_id", "prediction_transform", "tie_word_embeddings", "use_cache",
 })  # fmt: skip
 
 
@@ -133,6 +133,9 @@ class CrateConfig(PreTrainedConfig):
     """ε of the LayerNorms inside the layers."""
     dropout: float | int = 0.0
     """Dropout of embeddings, attention and output maps."""
+    drop_path: float | int = 0.0
+    """Stochastic depth in training: probability that the last layer leaves out a sample's residual branch. It grows
+    linearly from 0 in the first layer. ISTA is no residual branch, so that in a CRATE this acts on attention only."""
     orthogonality: Literal["none", "penalty", "parametrize"] = "none"
     """Constraint of the theory on U and D: not enforced, added to the training loss, or built in."""
     orthogonality_weight: float | int = 1e-4
@@ -145,8 +148,14 @@ class CrateConfig(PreTrainedConfig):
     """Side P of a patch."""
     num_channels: int = 3
     """Channels of an image."""
+    stem: Literal["patches", "convolution"] = "patches"
+    """Values of a patch that W_pre maps to a token: the pixels (paper), or the features of log₂ P convolutions of 3 × 3
+    pixels, each followed by a maximum over 2 × 2 and a ReLU (Xiao et al., 2021; Hassani et al., 2021)."""
     patch_norm: bool = True
     """LayerNorm before and after the patch projection (pseudocode of the classifier)."""
+    patch_dropout: float | int = 0.0
+    """Share of the patches that a training step leaves out, at random and for each image (Liu et al., 2022), to save
+    time. Evaluation sees all of them. This is not in the paper."""
     class_token: bool = True
     """Whether to prepend a class token."""
     positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
@@ -165,6 +174,9 @@ class CrateConfig(PreTrainedConfig):
     """Row of the first token. RoBERTa uses 2, numbers only tokens that are not padding, and gives padding row 1."""
     type_vocab_size: int = 0
     """Rows of the token-type table; 0 for no table."""
+    text_form: Literal["published", "paper"] = "published"
+    """Parts around the layers of a text model: those that `type_vocab_size`, `embedding_norm`, `final_norm` and
+    `prediction_transform` name, which the published sizes suggest, or none of them, as in the paper's equations."""
     embedding_norm: bool = False
     """LayerNorm on the sum of the text embeddings."""
     pad_token_id: int | None = None
@@ -184,9 +196,9 @@ class CrateConfig(PreTrainedConfig):
     """LayerNorm between pooling and the classifier (pseudocode)."""
     head_norm_eps: float | int = 1e-5
     """ε of the LayerNorms outside the layers."""
-    pooling: Literal["class", "mean"] = "class"
+    pooling: Literal["class", "mean", "patches"] = "class"
     """Input of a classifier's head: the class token (of a text, its first token, or its last if the model is causal),
-    or the mean of all tokens."""
+    the mean of all tokens or, as in the released ViT, the mean of all tokens but the class token."""
     prediction_transform: bool = False
     """Whether the masked-LM head has a linear map, GELU and LayerNorm before it and a bias, as in RoBERTa."""
     tie_word_embeddings: bool = True
@@ -208,6 +220,10 @@ class CrateConfig(PreTrainedConfig):
     """Decoder layers: g^ℓ, which undoes f^ℓ, or layers like those of the encoder (black-box MAE)."""
     decoder_layers: int | None = None
     """Number of decoder layers. Default: that of the encoder."""
+    decoder_width: int | None = None
+    """Token width of the decoder of a black-box MAE. Default: that of the encoder."""
+    decoder_heads: int | None = None
+    """Number of heads of that decoder. Default: that of the encoder."""
     subtract_positions: bool = True
     """Whether to subtract positions before the last map, W_post(Z − E_pos) (paper)."""
     loss_on: Literal["all", "masked"] = "all"
@@ -233,6 +249,18 @@ class CrateConfig(PreTrainedConfig):
                 raise unknown_name("config field", key, type(self).field_names())
             if key in _REFUSED or callable(getattr(type(self), key, None)) or key.startswith("__"):
                 raise CrateError(f"{key} is not supported in a config of these models; remove it")
+        for key, value in (vars(self) | kwargs).items():  # transformers and the checks below print what they refuse
+            try:
+                repr(value)
+            except ValueError as error:
+                raise CrateError(f"{key} holds a number of thousands of digits; give a smaller one") from error
+        if self.text_form == "paper" and self.modality == "text":
+            self.type_vocab_size, self.embedding_norm, self.final_norm, self.prediction_transform = (
+                0,
+                False,
+                False,
+                False,
+            )
         check_limits({"num_labels": kwargs.get("num_labels")})  # before transformers names every label
         try:
             super().__post_init__(**kwargs)
@@ -240,7 +268,7 @@ class CrateConfig(PreTrainedConfig):
             raise CrateError(f"the config cannot be used ({error})") from error
         names = [] if self.architectures is None else self.architectures
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-            raise CrateError(f"architectures is {_shown(names)}; it must be a list of names")
+            raise CrateError(f"architectures is {names!r:.60}; it must be a list of names")
         self.architectures = list(names)  # an Auto class of several models iterates over them
         self.check()
 
@@ -261,7 +289,7 @@ class CrateConfig(PreTrainedConfig):
         check_limits(vars(self))
         for name, (valid, words) in _RANGES.items():
             if not valid(getattr(self, name)):
-                raise CrateError(f"{name} is {_shown(getattr(self, name))}; it must {words}")
+                raise CrateError(f"{name} is {getattr(self, name)!r:.60}; it must {words}")
         self._check_names()
         if not isinstance(self.image_size, int) and len(self.image_size) != 2:
             raise CrateError(f"image_size is {self.image_size}; give one side, or height and width")
@@ -273,6 +301,17 @@ class CrateConfig(PreTrainedConfig):
                 f"{K} subspaces of dimension {p} cannot be orthonormal in {d} dimensions; "
                 "lower head_dim or use orthogonality='penalty'"
             )
+        if (self.decoder_width, self.decoder_heads) != (None, None):
+            if self.mask_space != "drop" or self.decoder_type != "forward" or self.subtract_positions:
+                raise CrateError(
+                    "decoder_width and decoder_heads are for the black-box MAE (mask_space='drop', "
+                    "decoder_type='forward', subtract_positions=False); leave them out"
+                )
+            width, heads = self.decoder_width or d, self.decoder_heads or K
+            if self.head_dim is None and width % heads:
+                raise CrateError(f"decoder_heads {heads} does not divide decoder_width {width}; use a divisor")
+            if self.positions == "sinusoidal" and width % 4:
+                raise CrateError(f"sinusoidal positions need a decoder_width that is a multiple of 4, not {width}")
         if self.norm == "post" and (vision or self.skip != "residual"):
             raise CrateError("norm 'post' needs modality='text' and skip='residual'; use norm='pre'")
         if not 0 <= self.position_offset < self.max_position_embeddings:
@@ -293,9 +332,16 @@ class CrateConfig(PreTrainedConfig):
             if side % self.patch_size or side < 1:
                 fit = side // self.patch_size * self.patch_size or self.patch_size
                 raise CrateError(f"image_size {side} is not divisible by patch_size {self.patch_size}; use {fit}")
+        if vision and self.stem == "convolution" and (self.patch_size.bit_count() != 1 or d % self.patch_size):
+            raise CrateError(
+                f"stem 'convolution' needs a patch_size that is a power of 2 and divides hidden_size {d}, "
+                f"not {self.patch_size}; use stem='patches'"
+            )
         check_limits({"number of patches": self.num_patches if vision else None})
         if vision and self.pooling == "class" and not self.class_token:
             raise CrateError("pooling 'class' needs class_token=True; use pooling='mean'")
+        if self.pooling == "patches" and not vision:
+            raise CrateError("pooling 'patches' is for images; use pooling='mean'")
 
     def _check_names(self) -> None:
         """Check what a config names: the dtype, the attention function, labels, and special tokens."""
@@ -319,10 +365,10 @@ class CrateConfig(PreTrainedConfig):
             value = getattr(self, name)
             for index in value if isinstance(value, list) else [] if value is None else [value]:
                 if index < 0:
-                    raise CrateError(f"{name} is {_shown(index)}; it must be at least 0")
+                    raise CrateError(f"{name} is {index!r:.60}; it must be at least 0")
                 if index >= self.vocab_size:
                     more = f"set vocab_size to {index + 1} or more" if index < 2**24 else "give another id"
-                    raise CrateError(f"{name} is {_shown(index)}, but the model has only {self.vocab_size} ids; {more}")
+                    raise CrateError(f"{name} is {index!r:.60}, but the model has only {self.vocab_size} ids; {more}")
 
     @property
     def subspace_dim(self) -> int:
@@ -355,6 +401,20 @@ class CrateConfig(PreTrainedConfig):
     def patch_dim(self) -> int:
         """Number of values in a patch, channels · P²."""
         return self.num_channels * self.patch_size**2
+
+    @property
+    def decoder_config(self) -> "CrateConfig":
+        """Config of the decoder layers, which differ from the encoder's in width and heads if the config says so."""
+        other = copy.copy(self)
+        other.hidden_size = self.decoder_width or self.hidden_size
+        other.num_attention_heads = self.decoder_heads or self.num_attention_heads
+        return other
+
+    @property
+    def drop_path_rates(self) -> list[float]:
+        """Probability of stochastic depth of each layer, from 0 to `drop_path`."""
+        layers = self.num_hidden_layers
+        return [self.drop_path * index / max(layers - 1, 1) for index in range(layers)]
 
     @property
     def attention_spec(self) -> AttentionSpec:

@@ -221,11 +221,12 @@ class CrateForSelfDistillation(CratePreTrainedModel):
         Call it after the loss of the step, which uses the center of the steps before.
         """
         logits = teacher_logits.detach().to(torch.promote_types(self.center.dtype, torch.float32)).flatten(0, -2)
-        total = torch.cat([logits.sum(0), logits.new_tensor([len(logits)])])  # the sum and the number of its terms
+        total = torch.cat([logits.sum(0), logits.new_full((1,), len(logits))])  # the sum and the number of its terms
         if distributed.is_available() and distributed.is_initialized():
             distributed.all_reduce(total)
-        if float(total[-1]):
-            self.center.lerp_((total[:-1] / total[-1]).to(self.center.dtype), 1 - momentum)
+        count = total[-1]  # stays on the device, so that nothing waits for it
+        center = self.center.lerp((total[:-1] / count.clamp(min=1)).to(self.center.dtype), 1 - momentum)
+        self.center.copy_(torch.where(count > 0, center, self.center))
 
     @torch.no_grad()
     def update_teacher(self, momentum: float) -> None:

@@ -89,15 +89,43 @@ class PositionTable(nn.Module):
         return torch.cat([self.weight[:front], resized[0].flatten(1).mT.to(self.weight.dtype)])
 
 
+class ConvolutionStem(nn.Module):
+    """Images to one row of features per patch: log₂ P times convolution, maximum over 2 × 2 pixels, ReLU.
+
+    The numbers of channels are d/P, 2d/P, …, d/2. The features of a patch also depend on pixels of its neighbors.
+    """
+
+    def __init__(self, config: CrateConfig) -> None:
+        super().__init__()
+        widths = [config.hidden_size // 2**i for i in range(config.patch_size.bit_length() - 1, 0, -1)]
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(before, after, kernel_size=3, padding=1)
+            for before, after in zip([config.num_channels, *widths], widths, strict=False)
+        )
+        self.width = widths[-1] if widths else config.num_channels
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Map images (batch, channels, height, width) to features (batch, N, d/2) of their patches."""
+        features = pixels.contiguous(memory_format=torch.channels_last)
+        for convolution in self.convolutions:
+            features = F.max_pool2d(convolution(features), 2).relu()
+        return features.flatten(2).mT
+
+
 class PatchEmbedding(nn.Module):
-    """Images to tokens: [z_cls, W_pre X] + E_pos, with LayerNorm before and after W_pre if `patch_norm` is set."""
+    """Images to tokens: [z_cls, W_pre X] + E_pos, with LayerNorm before and after W_pre if `patch_norm` is set.
+
+    X are the pixels of the patches or, with `stem="convolution"`, features of the patches.
+    """
 
     def __init__(self, config: CrateConfig) -> None:
         super().__init__()
         self.config = config
         d, eps = config.hidden_size, config.layer_norm_eps
-        self.patch_norm = nn.LayerNorm(config.patch_dim, eps=eps) if config.patch_norm else nn.Identity()
-        self.project = nn.Linear(config.patch_dim, d)
+        self.stem = ConvolutionStem(config) if config.stem == "convolution" else None
+        width = config.patch_dim if self.stem is None else self.stem.width
+        self.patch_norm = nn.LayerNorm(width, eps=eps) if config.patch_norm else nn.Identity()
+        self.project = nn.Linear(width, d)
         self.token_norm = nn.LayerNorm(d, eps=eps) if config.patch_norm else nn.Identity()
         self.class_token = nn.Parameter(torch.empty(d)) if config.class_token else None
         self.positions = PositionTable(config) if config.positions != "none" else None
@@ -122,10 +150,23 @@ class PatchEmbedding(nn.Module):
             tokens = torch.where(mask[..., None], mask_token.to(tokens.dtype), tokens)
         if self.class_token is not None:
             tokens = torch.cat([self.class_token.expand(tokens.shape[0], 1, -1), tokens], dim=1)
-        return self.dropout(tokens if self.positions is None else self.positions(tokens, grid))
+        tokens = self.dropout(tokens if self.positions is None else self.positions(tokens, grid))
+        return self.drop_patches(tokens) if self.training and self.config.patch_dropout else tokens
+
+    def drop_patches(self, tokens: Tensor) -> Tensor:
+        """Keep a random share 1 − `patch_dropout` of the patches of every image, and the class token."""
+        front = int(self.config.class_token)
+        count = tokens.shape[1] - front
+        kept = max(1, round(count * (1 - self.config.patch_dropout)))
+        drawn = torch.rand(len(tokens), count, device=tokens.device).argsort(dim=1)[:, :kept].sort(dim=1).values
+        rows = F.pad(drawn + front, (front, 0))  # row 0 is the class token
+        return tokens.gather(1, rows[..., None].expand(-1, -1, tokens.shape[-1]))
 
     def patches(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return patches (batch, N, P²·channels) in the model's dtype and their grid; refuse images that do not fit."""
+        """Return patches (batch, N, P²·channels), or their features, in the model's dtype, and their grid.
+
+        Images that do not fit are refused.
+        """
         patch = self.config.patch_size
         if pixels.ndim != 4 or pixels.shape[1] != self.config.num_channels:
             expected = f"(batch, {self.config.num_channels}, height, width)"
@@ -136,7 +177,9 @@ class PatchEmbedding(nn.Module):
         if height % patch or width % patch or not height or not width:
             raise CrateError(f"image of {height} × {width} pixels is not divisible by patch_size {patch}; resize it")
         dtype = next((parameter.dtype for parameter in self.parameters()), pixels.dtype)
-        return patchify(pixels.to(dtype), patch), (height // patch, width // patch)
+        pixels = pixels.to(dtype)
+        patches = patchify(pixels, patch) if self.stem is None else self.stem(pixels)
+        return patches, (height // patch, width // patch)
 
 
 def _look_up(name: str, table: nn.Module, *arguments: Any) -> Tensor:

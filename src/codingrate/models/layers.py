@@ -30,17 +30,28 @@ class Layer(nn.Module):
         return super().__call__(*args)
 
 
+def drop_path(update: Tensor, rate: float) -> Tensor:
+    """Leave the update (batch, n, d) of some samples out, each with probability `rate`, and scale the others up.
+
+    This is stochastic depth (Huang et al. 2016): the expectation is the update itself.
+    """
+    keep = torch.rand(len(update), 1, 1, device=update.device) >= rate
+    return update * keep.to(update.dtype) / (1 - rate)
+
+
 class EncoderLayer(Layer):
     """f^ℓ: Z^{ℓ+½} = LN(Z^ℓ) + MSSA(LN(Z^ℓ)),  Z^{ℓ+1} = ISTA(LN(Z^{ℓ+½}))   (paper 2.5, pseudocode).
 
     With `skip="residual"` the skip starts from Z^ℓ itself, as in the released code. A sparsifier that declares
     itself residual (`mlp`, `odl`) gets a skip of the same kind. With `norm="post"`, BERT's order, the norms come
-    last: Z^{ℓ+½} = LN(Z^ℓ + MSSA(Z^ℓ)),  Z^{ℓ+1} = LN(Z^{ℓ+½} + MLP(Z^{ℓ+½})).
+    last: Z^{ℓ+½} = LN(Z^ℓ + MSSA(Z^ℓ)),  Z^{ℓ+1} = LN(Z^{ℓ+½} + MLP(Z^{ℓ+½})). With `drop_path` a residual branch is
+    left out for some samples in training.
     """
 
-    def __init__(self, config: CrateConfig) -> None:
+    def __init__(self, config: CrateConfig, drop_path: float = 0.0) -> None:
         super().__init__()
         d, eps = config.hidden_size, config.layer_norm_eps
+        self.drop_path = drop_path
         self.normalized_skip = config.skip == "normalized"
         self.norm_first = config.norm == "pre"
         self.attention_norm = nn.LayerNorm(d, eps=eps)
@@ -63,14 +74,18 @@ class EncoderLayer(Layer):
         """
         y = self.attention_input(z)
         update, attention = self.attention(y, mask, return_attention, num_queries, cache)
-        compressed = (y if self.normalized_skip else z)[:, :num_queries] + update
+        compressed = (y if self.normalized_skip else z)[:, :num_queries] + self.kept(update)
         if not self.norm_first:
             compressed = self.attention_norm(compressed)
         x = self.sparsifier_norm(compressed) if self.norm_first else compressed
         sparse = self.sparsifier(x)
         if self.sparsifier_skip:
-            sparse = sparse + (x if self.normalized_skip else compressed)
+            sparse = self.kept(sparse) + (x if self.normalized_skip else compressed)
         return sparse if self.norm_first else self.sparsifier_norm(sparse), compressed, attention
+
+    def kept(self, update: Tensor) -> Tensor:
+        """Apply stochastic depth to the update of a residual branch, in training only."""
+        return drop_path(update, self.drop_path) if self.training and self.drop_path else update
 
     def attention_input(self, z: Tensor) -> Tensor:
         """Return the input of the attention for tokens Z^ℓ."""

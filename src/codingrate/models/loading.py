@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
+import shutil
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -15,62 +17,59 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import GenerationConfig
 
-from .._files import atomic_folder
+from .._files import atomic_folder, is_hub_id
 from ..errors import CrateError
 from .base import CrateModel, CratePreTrainedModel, CrateTextModel
-from .checkpoint_file import join_names, read_folder, read_json
+from .checkpoint_file import Report, join_names, read_folder, read_json
 from .classifier import CrateForImageClassification
 from .config import CrateConfig
 from .presets import build_config, model_class
 from .released import load_released
+from .twin_names import PLANS
+from .twins import COMPANIONS, SETTINGS, download, is_twin, read_twin
 
 _NOT_INHERITED = {"architectures", "transformers_version", "dtype", "problem_type"}
 _SAVED = re.compile(
     r".*\.safetensors(\.index\.json)?|(config|preprocessor_config|generation_config)\.json"
-    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt|chat_template\.jinja|README\.md"
+    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|(merges|vocab)\.txt|chat_template\.jinja|README\.md"
 )
 """Files that saving a model writes, and that a later save may replace."""
-_SETTINGS = ("config.json", "generation_config.json", "preprocessor_config.json", "tokenizer_config.json")
 _PRECISIONS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def load_model(source: str | Path) -> CratePreTrainedModel:
     """Load a model in eval mode from a released checkpoint file, a folder that `save_pretrained` wrote, or a hub id.
 
+    A ViT, ViTMAE, BERT, RoBERTa or GPT-2 of transformers becomes its black-box twin, as in `from_transformers`.
     Nothing in a file is ever run: a config that names code raises an error, and weights are read from safetensors.
     """
     path = Path(source)
     if path.is_file():
         return load_released(path)
-    folder = path if path.is_dir() else _download(str(source))
+    folder = path if path.is_dir() else download(str(source), COMPANIONS)
     try:
         return _load_folder(folder)
     except CrateError as error:
         raise CrateError(f"{source}: {error}") from error
 
 
-def _download(source: str) -> Path:
-    """Download the files of a model on the hub that `_load_folder` reads, or find them in the cache."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(source, allow_patterns=[*_SETTINGS, "model*.safetensors", "model*.json"]))
-    except Exception as error:  # no valid id, no network, no such model: the advice is the same
-        raise CrateError(f"{source}: is no checkpoint file, saved model or reachable hub id") from error
-
-
 def _load_folder(folder: Path) -> CratePreTrainedModel:
     """Load a saved model without transformers' `from_pretrained`, which may run code and fills in missing weights."""
     if not (folder / "config.json").is_file():
         raise CrateError("holds no saved model; give a folder that save_pretrained wrote")
-    for name in _SETTINGS:
+    for name in SETTINGS:
         if (folder / name).is_file() and "auto_map" in read_json(folder / name):
             raise CrateError(f"{name} names code to run (auto_map), which is never run; remove the entry")
     settings = read_json(folder / "config.json")
+    if is_twin(settings):
+        return read_twin(folder, logging.getLogger("codingrate").warning)
     names = settings.get("architectures")
     architecture = names[0] if isinstance(names, list) and names else names
     if settings.get("model_type") != CrateConfig.model_type or architecture not in _architectures():
-        raise CrateError(f"holds a {settings.get('model_type')} model ({architecture}), not one of this package")
+        raise CrateError(
+            f"holds a {settings.get('model_type')} model ({architecture}), not one of this package "
+            f"or of {', '.join(PLANS)}"
+        )
     try:
         with torch.device("meta"):
             model = model_class(architecture)(CrateConfig.from_dict(settings))
@@ -143,23 +142,50 @@ def _checked(name: str, tensor: Tensor, weight: Tensor, dtype: torch.dtype | Non
 
 
 def convert(
-    path: str | PathLike[str], directory: str | PathLike[str], *, overwrite: bool = False, **known: Any
+    source: str | PathLike[str],
+    directory: str | PathLike[str],
+    *,
+    overwrite: bool = False,
+    report: Report | None = None,
+    **known: Any,
 ) -> CratePreTrainedModel:
-    """Write a released checkpoint or a foreign folder as a folder for `from_pretrained`, and return the model.
+    """Write a released checkpoint or a model of transformers as a folder for `from_pretrained`, and return the model.
 
-    `known` is passed to `load_released`. The folder is written as a whole. A folder that is not empty raises an error;
-    with `overwrite` it is replaced if it holds a saved model and nothing else.
+    `source` is a file for `load_released`, to which `known` is passed, or a folder or hub id for `from_transformers`.
+    Tokenizer and image processor of a model of transformers are copied. The folder is written as a whole. A folder that
+    is not empty raises an error; with `overwrite` it is replaced if it holds a saved model and nothing else.
     """
     directory = Path(directory).expanduser()
     check_destination(directory, overwrite)  # before the long part
-    model = load_released(path, **known)
+    path = Path(source).expanduser()
+    folder = path if path.is_dir() else None
+    if path.is_file() or (folder is None and not is_hub_id(str(source))):
+        model = load_released(path, **known, report=report)
+    else:
+        if passed := [name for name, value in known.items() if value is not None]:
+            raise CrateError(f"{source}: its config.json says everything; leave out {join_names(passed)}")
+        folder = folder or download(str(source), COMPANIONS)
+        try:
+            model = read_twin(folder, report or logging.getLogger("codingrate").warning)
+        except CrateError as error:
+            raise CrateError(f"{source}: {error}") from error
     with atomic_folder(directory.resolve()) as draft:
         try:
             model.save_pretrained(draft)
         except SafetensorError as error:  # its own form of an OSError, such as a full disk
             raise OSError(" ".join(str(error).split())) from error
+        _copy_companions(folder, draft)
         check_destination(directory, overwrite)  # it may have been filled in the meantime
     return model
+
+
+def _copy_companions(folder: Path | None, draft: Path) -> None:
+    """Copy the image processor and the tokenizer of a model, unless they name code to run."""
+    files = [] if folder is None else [folder / name for name in COMPANIONS if (folder / name).is_file()]
+    for file in files:
+        if file.name in SETTINGS and "auto_map" in read_json(file):
+            raise CrateError(f"{file}: names code to run (auto_map), which is never run; remove the entry")
+        shutil.copyfile(file, draft / file.name)
 
 
 def check_destination(directory: Path, overwrite: bool) -> None:

@@ -41,6 +41,8 @@ ALPHA: Mapping[str, Any] = MappingProxyType({
 _SIZES = {  # name: (width d, layers L, heads K)
     "tiny": (384, 12, 6), "small": (576, 12, 12), "base": (768, 12, 12), "large": (1024, 24, 16),
 }  # fmt: skip
+_BERT_SIZES = {"medium": (512, 8, 8), "base": (768, 12, 12), "large": (1024, 24, 16)}
+_GPT_SIZES = {"small": (512, 12, 8), "base": (768, 12, 12), "large": (1280, 36, 20)}
 _VIT_SIZES = {**_SIZES, "tiny": (192, 12, 3), "small": (384, 12, 6)}
 _MAE = {"class_token": False, "patch_norm": False, "pooling": "mean", "initializer": "xavier"}
 _BERT = {
@@ -53,6 +55,12 @@ _GPT = {
     "causal": True, "final_norm": True, "initializer": "normal", "scaled_output_init": True,
     "bos_token_id": 50256, "eos_token_id": 50256,
 }  # fmt: skip
+_BERT_TWIN = {
+    **_BERT, **BLACK_BOX, "positions": "learned", "projection_bias": True, "norm": "post",
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2, "vocab_size": 30522, "pad_token_id": 0, "layer_norm_eps": 1e-12, "head_norm_eps": 1e-12,
+}  # fmt: skip
+"""Config fields of the published BERT: LayerNorm last, its own vocabulary."""
 _VIT = {**BLACK_BOX, "patch_norm": False, "num_labels": 1000, "layer_norm_eps": 1e-6, "head_norm_eps": 1e-6}
 
 
@@ -75,23 +83,34 @@ def _presets() -> dict[str, Preset]:
     for size, patch in (("small", 16), ("base", 8)):
         source = "paper 4.1.3 (body; features, no classes)"
         add(f"crate-dino-{size}-patch{patch}", image, source, _SIZES[size], patch_size=patch, num_labels=0)
-    for size, shape in {"medium": (512, 8, 8), "base": (768, 12, 12), "large": (1024, 24, 16)}.items():
+    for size, shape in _BERT_SIZES.items():
         add(f"crate-bert-{size}", "CrateForMaskedLM", "paper 4.1.4", shape, **_BERT)
-    for size, shape in {"small": (512, 12, 8), "base": (768, 12, 12), "large": (1280, 36, 20)}.items():
+    for size, shape in _GPT_SIZES.items():
         add(f"crate-gpt-{size}", "CrateForCausalLM", "paper 4.1.4", shape, **_GPT)
     for size, patch in (("base", 16), ("base", 8), ("large", 14), ("large", 8)):
         name = f"crate-alpha-{size}-patch{patch}"
         add(name, image, "CRATE-alpha release", _SIZES[size], patch_size=patch, **ALPHA, num_labels=1000)
 
     twin = "black-box twin"
-    # The paper counts ViT-B without bias in the projections, and ViT-T and ViT-S with it.
+    # The paper counts ViT-B without bias in the projections, and all others with it; so does it with the MAE.
     for size, shape in _VIT_SIZES.items():
         add(f"vit-{size}-patch16-224", image, twin, shape, **_VIT, projection_bias=size != "base")
-    released = {**_MAE, **RELEASED_MAE, **BLACK_BOX, "mask_space": "drop", "layer_norm_eps": 1e-6}
-    add("vit-mae-base", autoencoder, twin, _SIZES["base"], **released, decoder_type="forward", decoder_layers=8)
-    learned = {**BLACK_BOX, "positions": "learned", "projection_bias": True}
-    add("bert-base", "CrateForMaskedLM", twin, _SIZES["base"], **{**_BERT, **learned})
-    add("gpt2-base", "CrateForCausalLM", twin, _SIZES["base"], **{**_GPT, **learned, "vocab_size": 50257})
+    for size in ("tiny", "small", "base"):
+        fields = {**_VIT, "patch_size": 8, "num_labels": 21843, "projection_bias": True}
+        add(f"vit-{size}-patch8-224-in21k", image, twin, _VIT_SIZES[size], **fields)
+    for size, patch in (("small", 16), ("small", 8), ("base", 8)):
+        fields = {**_VIT, "patch_size": patch, "num_labels": 0, "projection_bias": True}
+        add(f"vit-dino-{size}-patch{patch}", image, f"{twin} (DINO; features, no classes)", _VIT_SIZES[size], **fields)
+    mae = {**_MAE, **RELEASED_MAE, **BLACK_BOX, "mask_space": "drop", "layer_norm_eps": 1e-6}
+    mae |= {"decoder_type": "forward", "decoder_layers": 8}
+    narrow = {"decoder_width": 512, "decoder_heads": 16, "projection_bias": True}
+    for size, decoder in (("small", narrow), ("base", {}), ("large", {})):
+        add(f"vit-mae-{size}", autoencoder, twin, _VIT_SIZES[size], **mae, **decoder)
+    for size, shape in _BERT_SIZES.items():
+        add(f"bert-{size}", "CrateForMaskedLM", twin, shape, **_BERT_TWIN)
+    for size, shape in _GPT_SIZES.items():
+        fields = {**_GPT, **BLACK_BOX, "positions": "learned", "projection_bias": True, "vocab_size": 50257}
+        add(f"gpt2-{size}", "CrateForCausalLM", twin, shape, **fields)
     return presets
 
 

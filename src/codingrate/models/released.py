@@ -24,7 +24,6 @@ from . import presets
 from .base import CratePreTrainedModel
 from .checkpoint_file import ImportPlan, Report, Source, build_imported, join_names, read_tensors, renamed, to_float32
 from .embedding import PositionTable
-from .foreign import load_foreign
 
 EMBEDDING = "crate.embedding."
 _HEADS = {192: 3, 384: 6, 576: 12, 768: 12, 1024: 16}  # number of subspaces K of the published sizes, by width d
@@ -85,8 +84,8 @@ _OTHERS = {  # regular expression of a telltale key: description of the model
     r"transformer\.resblocks\.": "a CLIP or CLIPA tower",
     r"encoderblock_\d+": "CRATE-alpha under its JAX names (use the PyTorch file)",
     r"\.attention\.project\.weight$": "a model saved by this package (open its folder by from_pretrained)",
-    r"^roberta\.|embeddings\.word_embeddings": "RoBERTa or BERT (give RoBERTa's folder, with its config.json)",
-    r"(^|\.)h\.\d+\.attn\.c_attn": "GPT-2 (give its folder, with its config.json)",
+    r"^roberta\.|embeddings\.word_embeddings": "RoBERTa or BERT (give its folder to from_transformers)",
+    r"(^|\.)h\.\d+\.attn\.c_attn": "GPT-2 (give its folder to from_transformers)",
     r"head\.last_layer": "a DINO vision transformer",
     r"decoder_blocks\.\d+\.attn\.qkv": "a masked autoencoder with a black-box vision transformer",
     r"blocks\.\d+\.attn\.(qkv|proj)": "a black-box vision transformer (DINO, MAE or timm)",
@@ -141,12 +140,11 @@ def load_released(
 ) -> CratePreTrainedModel:
     """Load a released CRATE, CRATE-MAE or CRATE-alpha checkpoint as a model in float32 and eval mode.
 
-    The skip is that of the released code, Z + MSSA(LN(Z)), and not the paper's LN(Z) + MSSA(LN(Z)). A folder in which
-    transformers saved a GPT-2 or RoBERTa (config.json and weights) becomes the black-box twin with the same logits; it
-    needs none of the keywords.
+    The skip is that of the released code, Z + MSSA(LN(Z)), and not the paper's LN(Z) + MSSA(LN(Z)). Models of
+    transformers are loaded by `from_transformers`.
 
     Args:
-        path: PyTorch file, safetensors file, or folder of a GPT-2 or RoBERTa.
+        path: PyTorch file or safetensors file.
         heads: Number of subspaces K. Default: that of the published model of the same width.
         sparsity: Weight λ of the ℓ1 norm. Default: that of the published model.
         step_size: Step η of ISTA. Default: that of the published model.
@@ -158,9 +156,7 @@ def load_released(
     known = {"heads": heads, "sparsity": sparsity, "step_size": step_size, "image_size": image_size}
     try:
         if path.is_dir():
-            if passed := [name for name, value in known.items() if value is not None]:
-                raise CrateError(f"is a folder, whose config.json says everything; leave out {join_names(passed)}")
-            return load_foreign(path, report)
+            raise CrateError("is a folder; give the file, or load a model of transformers by from_transformers")
         tensors = read_tensors(path)
         shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
         plan = plan_released(shapes, known, report)

@@ -10,19 +10,23 @@ from .rates import (
     coding_rate_gradient,
     coding_rate_hvp,
     coding_rate_lipschitz,
+    energy,
     project,
     projected_coding_rate,
+    rate_and_rank,
     rate_reduction,
     sparse_rate_reduction,
+    sparse_rate_reduction_gradient,
     subspace_coding_rate,
     subspace_coding_rate_gradient,
 )
-from .signal import TokenSample, coherence, random_bases, sample_tokens
+from .signal import TokenSample, coherence, equiangular_bases, random_bases, sample_tokens
 from .sparsity import effective_rank, fraction_below, l0_fraction, l0_norm, l1_norm
 
 __all__ = [
     "TokenSample", "class_coding_rate", "coding_rate", "coding_rate_gradient", "coding_rate_hvp",
-    "coding_rate_lipschitz", "coherence", "effective_rank", "fraction_below", "l0_fraction", "l0_norm", "l1_norm",
-    "project", "projected_coding_rate", "random_bases", "rate_reduction", "sample_tokens", "sparse_rate_reduction",
+    "coding_rate_lipschitz", "coherence", "effective_rank", "energy", "equiangular_bases", "fraction_below",
+    "l0_fraction", "l0_norm", "l1_norm", "project", "projected_coding_rate", "random_bases", "rate_and_rank",
+    "rate_reduction", "sample_tokens", "sparse_rate_reduction", "sparse_rate_reduction_gradient",
     "subspace_coding_rate", "subspace_coding_rate_gradient",
 ]  # fmt: skip

@@ -31,13 +31,22 @@ def check_tokens(z: Tensor, name: str = "z") -> Tensor:
     return z.float() if z.dtype in (torch.float16, torch.bfloat16) else z
 
 
-def check_bases(bases: Tensor, z: Tensor | None = None) -> Tensor:
-    """Check that bases are (K, d, p), with the d of the tokens z if given; return them."""
+def check_bases(bases: Tensor, z: Tensor | None = None, *, batched: bool = False) -> Tensor:
+    """Check that bases are (K, d, p), with the d of the tokens z if given; return them.
+
+    With `batched` they may be (..., K, d, p), whose leading axes broadcast with those of z.
+    """
     check_floating(bases, "bases")
-    if bases.ndim != 3 or 0 in bases.shape:
+    if bases.ndim < 3 or (bases.ndim > 3 and not batched) or 0 in bases.shape:
         raise CrateError(f"bases must be (K, d, p), got shape {tuple(bases.shape)}")
-    if z is not None and bases.shape[1] != z.shape[-1]:
-        raise CrateError(f"bases have d = {bases.shape[1]} but the tokens z have d = {z.shape[-1]}")
+    if z is not None and bases.shape[-2] != z.shape[-1]:
+        raise CrateError(f"bases have d = {bases.shape[-2]} but the tokens z have d = {z.shape[-1]}")
+    if z is not None and bases.ndim > 3:
+        try:
+            torch.broadcast_shapes(bases.shape[:-3], z.shape[:-2])
+        except RuntimeError:
+            axes = f"{tuple(bases.shape[:-3])} but the tokens z have {tuple(z.shape[:-2])}"
+            raise CrateError(f"bases have leading axes {axes}; they must broadcast") from None
     return bases
 
 
@@ -47,8 +56,15 @@ def full_precision(z: Tensor) -> torch.autocast:
 
 
 def shifted_gram(left: Tensor, right: Tensor, scale: float) -> Tensor:
-    """Compute I + scale · left right, (..., m, k) and (..., k, m) → (..., m, m), as one batched GEMM."""
+    """Compute I + scale · left right, (..., m, k) and (..., k, m) → (..., m, m), as batched GEMMs.
+
+    It is one GEMM if the leading axes can be merged without a copy. Otherwise the last of them, such as heads that are
+    a view of joined ones, is taken in turn: a copy would take as long as the GEMM.
+    """
     lead, m, k = left.shape[:-2], left.shape[-2], left.shape[-1]
+    if len(lead) == 2 and lead[1] < lead[0] and left.stride(0) != lead[1] * left.stride(1):
+        parts = zip(left.unbind(1), right.unbind(1), strict=True)
+        return torch.stack([shifted_gram(one, other, scale) for one, other in parts], dim=1)
     batch = lead.numel()
     identity = torch.eye(m, dtype=left.dtype, device=left.device)
     product = torch.baddbmm(identity, left.reshape(batch, m, k), right.reshape(batch, k, m), alpha=scale)

@@ -15,6 +15,7 @@ us always invert the smaller side: the paper's Z(I + cZ*Z)⁻¹ is Az here.
 
 from __future__ import annotations
 
+import math
 from numbers import Real
 
 import torch
@@ -35,7 +36,7 @@ from ._tensors import (
     spectral_gradient,
     unit_scaled,
 )
-from .sparsity import NORMS
+from .sparsity import NORMS, entropy_rank, unit_singular_values
 
 SMALLEST_EPS = 1e-12
 """Smallest ε; its inverse is the largest. Beyond them dim/(nε²) or its inverse is lost in float32."""
@@ -54,11 +55,14 @@ def rate_scale(n: int, dim: int, eps: float) -> float:
 
 
 def project(z: Tensor, bases: Tensor) -> Tensor:
-    """Project tokens to codes U_k* Z on every subspace: z (..., n, d), bases (K, d, p) → (..., K, n, p)."""
+    """Project tokens to codes U_k* Z on every subspace: z (..., n, d), bases (K, d, p) → (..., K, n, p).
+
+    Bases of several layers, (..., K, d, p), broadcast with the leading axes of z.
+    """
     check_tokens(z)
-    check_bases(bases, z)
+    check_bases(bases, z, batched=True)
     dtype = torch.promote_types(z.dtype, bases.dtype)
-    return torch.einsum("...nd,kdp->...knp", z.to(dtype), bases.to(dtype))
+    return torch.einsum("...nd,...kdp->...knp", z.to(dtype), bases.to(dtype))
 
 
 def projected_coding_rate(w: Tensor, eps: float = 0.5) -> Tensor:
@@ -82,6 +86,20 @@ def coding_rate(z: Tensor, eps: float = 0.5) -> Tensor:
     This is `projected_coding_rate` with d in the place of p.
     """
     return projected_coding_rate(check_tokens(z), eps)
+
+
+@torch.no_grad()
+def rate_and_rank(z: Tensor, eps: float = 0.5) -> tuple[Tensor, Tensor]:
+    """Compute R(Z) and the effective rank of z (..., n, d) → (...), (...) from one set of singular values σ.
+
+    R(Z) = ½ Σ_i log(1 + ασ_i²), α = d/(nε²). This is cheaper than `coding_rate` and `effective_rank` in turn, which
+    need a Gram matrix each. The sum is taken in float64, and there is no gradient.
+    """
+    sigma, size = unit_singular_values(z)
+    scale = rate_scale(z.shape[-2], z.shape[-1], eps)
+    rate = F.softplus(2 * (sigma * size[..., None]).log() + math.log(scale)).sum(-1) / 2
+    dtype = check_tokens(z).dtype
+    return rate.to(dtype), entropy_rank(sigma).to(dtype)
 
 
 def _check_memberships(memberships: Tensor, z: Tensor) -> Tensor:
@@ -170,6 +188,19 @@ def sparse_rate_reduction(z: Tensor, bases: Tensor, eps: float = 0.5, weight: fl
     return rate_reduction(z, bases, eps) - weight * NORMS[norm](z)
 
 
+def energy(z: Tensor, bases: Tensor, eps: float = 0.5, weight: float = 0.1) -> Tensor:
+    """Compute E(Z | U) = −[R(Z) − R^c(Z | U) − λ‖Z‖₁] with λ = weight; z (..., n, d), bases (K, d, p) → (...).
+
+    The paper's remark on energy-based models reads e^{−E} as an un-normalized density of the tokens,
+
+    p(Z | U) = C e^{−λ‖Z‖₁} (det(I + αZ*Z) / Π_k det(I + β(U_k*Z)*(U_k*Z)))^½   (eqn. sparse-rate-reduction-density)
+
+    The paper prints the ratio of determinants without the power ½, which comes from the ½ of both rates. For λ > 0 the
+    density has a finite integral, because determinants grow as a power of ‖Z‖ only.
+    """
+    return -sparse_rate_reduction(z, bases, eps, weight)
+
+
 def _solve(rows: Tensor, factor: Tensor) -> Tensor:
     """Compute A·rows or rows·B for rows (..., n, p), by the size of the factor (n×n or p×p).
 
@@ -230,6 +261,17 @@ def subspace_coding_rate_gradient(
             codes = beta * (0.0 if identity_projection else w) - beta**2 * ssa
         gradient = torch.einsum("...knp,kdp->...nd", codes, bases)
         return check_overflow(gradient + beta * z if identity_projection else gradient, z, bases)
+
+
+def sparse_rate_reduction_gradient(z: Tensor, bases: Tensor, eps: float = 0.5, weight: float = 0.1) -> Tensor:
+    """Compute ∇R(Z) − ∇R^c(Z | U) − λ sign(Z); z (..., n, d), bases (K, d, p) → (..., n, d).
+
+    It is the gradient of the objective (eqn. sparse-rate-reduction-gradient) and the score ∇log p(Z | U) of the density
+    e^{−E} (eqn. sparse-rate-reduction-score). Where an entry is 0, λ‖Z‖₁ has no gradient and its smallest subgradient,
+    0, is taken.
+    """
+    rates = coding_rate_gradient(z, eps) - subspace_coding_rate_gradient(z, bases, eps)
+    return rates - weight * z.to(rates.dtype).sign()
 
 
 def coding_rate_hvp(z: Tensor, direction: Tensor, eps: float = 0.5) -> Tensor:

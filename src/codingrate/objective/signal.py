@@ -56,6 +56,22 @@ def random_bases(
     return frames[0].view(d, K, p).transpose(0, 1).contiguous() if together else frames
 
 
+def equiangular_bases(frame: Tensor, coherence: float) -> Tensor:
+    """Tilt the subspaces of a frame (K, d, p) that is orthonormal together until U_k*U_l = νI for all k ≠ l.
+
+    ν = coherence is the cosine of all angles between two subspaces, and must lie in (−1/(K − 1), 1); ν = 0 returns the
+    frame. U_1 … U_K are the frame times M^½ ⊗ I_p, where M has ones on its diagonal and ν elsewhere.
+    """
+    check_bases(frame)
+    count = len(frame)
+    least = -1 / (count - 1) if count > 1 else -math.inf
+    if not least < coherence < 1:
+        raise CrateError(f"coherence must lie between {least:g} and 1 for {count} subspaces, got {coherence}")
+    own = math.sqrt(1 - coherence)  # M^½ has the eigenvalue `own`, and `shared` for the sum of all subspaces
+    shared = math.sqrt(1 + (count - 1) * coherence)
+    return own * frame + (shared - own) / count * frame.sum(0)
+
+
 def sample_tokens(
     bases: Tensor, n: int, sigma: float = 0.0, generator: torch.Generator | None = None, batch: tuple[int, ...] = ()
 ) -> TokenSample:

@@ -49,8 +49,9 @@ def fraction_below(z: Tensor, thresholds: Sequence[float]) -> Tensor:
     if any(not tau >= 0 for tau in thresholds):
         raise CrateError(f"thresholds must not be negative, got {list(thresholds)}")
     # One pass per threshold: a (..., n, d, thresholds) tensor would not fit for real layers.
-    shares = [(size < tau).to(size.dtype).mean((-2, -1)) + _not_finite(size, (-2, -1)) for tau in thresholds]
-    return torch.stack(shares, -1) if shares else size.new_empty(*size.shape[:-2], 0)
+    shares = [(size < tau).to(size.dtype).mean((-2, -1)) for tau in thresholds]
+    bad = _not_finite(size, (-2, -1)).unsqueeze(-1)
+    return torch.stack(shares, -1) + bad if shares else size.new_empty(*size.shape[:-2], 0)
 
 
 @torch.no_grad()
@@ -61,22 +62,31 @@ def effective_rank(z: Tensor) -> Tensor:
     calls the heat maps of §4.2 "low-rank" and gives no number; this is one. It lies between 1 (all tokens on a line)
     and min(n, d) (all σ equal), is at most the rank, and does not change with scale or with rows of zeros, so that
     padding may be zeroed. All-zero tokens give 0, tokens that are not finite NaN. There is no gradient.
+    """
+    return entropy_rank(unit_singular_values(z)[0]).to(check_tokens(z).dtype)
 
-    σ² are eigenvalues of the smaller Gram matrix in float64, which is cheaper than singular values. A σ below about
-    1e-7 of the largest is rounding, as it is in float32 tokens, and counts as zero.
+
+def unit_singular_values(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the singular values of z/s (..., n, d) → (..., m) in float64, ascending; s (...) is the largest |entry|.
+
+    σ² are eigenvalues of the smaller Gram matrix, m = min(n, d), which is cheaper than singular values. A σ below about
+    1e-7 of the largest is rounding, as it is in float32 tokens, and counts as zero. NaN or inf tokens give NaN.
     """
     z = check_tokens(z)
     size = z.abs().amax((-2, -1), keepdim=True)
     finite = size.isfinite()
-    scaled = (z / size.masked_fill(size == 0, 1)).masked_fill(~finite, 0).double()  # no overflow in the squares
+    scaled = z.double() / size.masked_fill(size == 0, 1)  # no overflow in the squares
     gram = scaled @ scaled.mT if z.shape[-2] < z.shape[-1] else scaled.mT @ scaled
-    squares = torch.linalg.eigvalsh(gram)  # ascending
+    squares = torch.linalg.eigvalsh(gram.masked_fill(~finite, 0))  # ascending
     rounding = squares.shape[-1] * torch.finfo(squares.dtype).eps * squares[..., -1:]
     sigma = squares.where(squares > rounding, 0).sqrt()
+    return sigma.masked_fill(~finite[..., 0], torch.nan), size[..., 0, 0].double()
+
+
+def entropy_rank(sigma: Tensor) -> Tensor:
+    """Compute the effective rank from singular values (..., m) → (...); 0 if all are zero."""
     p = sigma / sigma.sum(-1, keepdim=True).clamp(min=torch.finfo(sigma.dtype).tiny)
-    rank = torch.special.entr(p).sum(-1).exp()
-    some = size[..., 0, 0] > 0
-    return rank.where(some, 0).masked_fill(~finite[..., 0, 0], torch.nan).to(z.dtype)
+    return torch.special.entr(p).sum(-1).exp().where(sigma[..., -1] != 0, 0)
 
 
 NORMS: dict[str, Callable[[Tensor], Tensor]] = {"l0": l0_norm, "l1": l1_norm}

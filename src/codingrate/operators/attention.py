@@ -14,6 +14,9 @@ from ..errors import CrateError
 from ..objective.signal import orthonormal_columns
 from .registry import ATTENTION, Attention, AttentionSpec, KeyValueCache, OutputProjection, is_offloaded
 
+LONGEST_PRODUCT = 256
+"""Number of tokens up to which attention in half precision trains by products of matrices on a CPU."""
+
 
 def attention_mask(
     num_queries: int,
@@ -55,6 +58,12 @@ def rotate(x: Tensor, start: int | Tensor = 0) -> Tensor:
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     first, second = x.split(half, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def _is_slow_when_fused(query: Tensor, key: Tensor) -> bool:
+    """Return whether torch's fused attention trains more slowly than products of matrices."""
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    return half and query.device.type == "cpu" and query.requires_grad and key.shape[-2] <= LONGEST_PRODUCT
 
 
 class _MultiHead(Attention):
@@ -116,20 +125,26 @@ class _MultiHead(Attention):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, return_attention: bool, past: int | Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute softmax(scale · query keyᵀ) value; only `return_attention` holds the (tokens, tokens) matrix."""
+        """Compute softmax(scale · query keyᵀ) value.
+
+        The (tokens, tokens) matrix is held only for `return_attention`, and for the backward pass of short sequences
+        in half precision on a CPU, where torch's fused kernel is several times slower than the products.
+        """
         causal, dropout = self.spec.causal, self.spec.dropout if self.training else 0.0
-        is_causal = causal and mask is None and not return_attention and isinstance(past, int) and past == 0
+        fused = not return_attention and not _is_slow_when_fused(query, key)
+        is_causal = fused and causal and mask is None and isinstance(past, int) and past == 0
         pairs = None if is_causal else attention_mask(query.shape[-2], key.shape[-2], causal, mask, query.device, past)
-        if not return_attention:
+        if fused:
             out = F.scaled_dot_product_attention(
                 query, key, value, attn_mask=pairs, dropout_p=dropout, is_causal=is_causal, scale=self.scale
             )
             return out, None
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         scores = (query @ key.mT) * self.scale
         if pairs is not None:
             scores = scores.masked_fill(~pairs, float("-inf")) if pairs.dtype == torch.bool else scores + pairs
         attention = scores.softmax(dim=-1)
-        return F.dropout(attention, dropout) @ value, attention
+        return F.dropout(attention, dropout) @ value, attention if return_attention else None
 
     def extra_repr(self) -> str:
         return f"heads={self.spec.heads}, head_dim={self.spec.head_dim}, causal={self.spec.causal}"

@@ -69,7 +69,9 @@ class ISTA(DictionarySparsifier):
         self._cached: tuple[tuple[object, ...], Tensor, Tensor, Tensor] | None = None
 
     def forward(self, z: Tensor) -> Tensor:
-        return self.threshold(self.step(z))
+        # Tokens in one axis: the product of tokens in several is a view, and the gradient of a threshold that is
+        # applied to a view in place takes two more passes over the tokens.
+        return self.threshold(self.step(z.reshape(-1, z.shape[-1]))).view(z.shape)
 
     @property
     def shift(self) -> float:
@@ -102,6 +104,17 @@ class ISTA(DictionarySparsifier):
             eye = torch.eye(self.spec.dim, dtype=work.dtype, device=work.device)
             gram: Tensor = _Gram.apply(work)
             return (eye + self.spec.step_size * (work - gram)).to(atoms.dtype)
+
+    def step_matrix(self) -> Tensor:
+        """Compute M = I + η(D − DᵀD) (d, d): the step before the threshold is zM, plus `shift`."""
+        return self._fuse(self.atoms())
+
+    def scale_step(self, factor: float) -> None:
+        """Adapt the cached M = I + η(D − DᵀD) to a step size that has become `factor` times as large."""
+        if self._cached is not None and factor != 1:
+            *known, fused = self._cached
+            eye = torch.eye(self.spec.dim, dtype=fused.dtype, device=fused.device)
+            self._cached = (*known, torch.lerp(eye, fused, factor))  # type: ignore[assignment]
 
     def _fused(self) -> Tensor:
         """Return the cached M; rebuild it if the value, memory, dtype or device of the dictionary has changed."""

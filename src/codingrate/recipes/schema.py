@@ -51,6 +51,7 @@ PositiveFloat = Annotated[float, Field(gt=0, le=LARGEST), NUMBER]
 NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST), NUMBER]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=LARGEST), NUMBER]
 Share = Annotated[float, Field(ge=0, lt=1), NUMBER]
+Milestones = Annotated[tuple[PositiveInt, ...], Field(max_length=1000)]
 Seed = Annotated[int, Field(ge=0, lt=2**32), NUMBER]
 Temperature = Annotated[float, Field(gt=1e-4, le=1e4), NUMBER]
 Text = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_printable)]
@@ -238,12 +239,17 @@ class RunSection:
     """Steps between checkpoints, instead of epochs."""
     save_total_limit: PositiveInt = 2
     """Number of checkpoints to keep."""
+    milestones: Milestones = ()
+    """Steps whose checkpoints are written and kept in addition, for curves over training."""
     log_steps: PositiveInt = 10
     """Steps between log entries."""
     layerwise_epochs: NonNegativeFloat = 0.0
-    """Epochs between layer-wise measurements on a fixed batch; 0 disables them, and so does FSDP."""
+    """Epochs between layer-wise measurements on a fixed batch; 0 disables them, and so does FSDP with a stream."""
     layerwise_images: PositiveInt = 32
     """Number of images or text samples in that batch."""
+    layerwise_protocol: Literal["short", "paper"] = "short"
+    """Samples of layer-wise measurements: "short" takes `layerwise_images` of the evaluation split, "paper" 1000 of the
+    training split and 1000 of the evaluation split (section 4.2)."""
 
 
 @dataclass(frozen=True, config=SECTION)
@@ -264,9 +270,8 @@ class Recipe:
     run: RunSection = field(default_factory=RunSection)
 
     def __post_init__(self) -> None:
-        for key, used in (("run.ema", self.run.ema), ("optimizer.name=muon", self.optimizer.name == "muon")):
-            if used and self.run.fsdp:
-                raise CrateError(f"`{key}` and `run.fsdp` cannot be combined; leave one of them out")
+        if self.optimizer.name == "muon" and self.run.fsdp:
+            raise CrateError("`optimizer.name=muon` and `run.fsdp` cannot be combined; leave one of them out")
         self._check_distillation()
         self._check_text()
 

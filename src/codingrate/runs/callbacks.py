@@ -6,19 +6,22 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from torch import Tensor, nn
+from torch import nn
 from transformers import TrainerCallback
 from transformers.integrations.integration_utils import TensorBoardCallback
 
+from .. import __version__
+from .._distributed import on_first
 from .._files import to_plain, write_text
+from .._state import preserved_random_state
 from ..inspection import layerwise, read_metrics
 from ..models.base import CratePreTrainedModel
 from ..tasks import Task
-from .optimizers import weight_decay_at
+from .optimizers import WeightAverage, weight_decay_at
 
 if TYPE_CHECKING:
     from .trainer import CrateTrainer
@@ -42,7 +45,8 @@ class Metrics(TrainerCallback):
         """Write a log entry."""
         if state.is_world_process_zero and logs:
             kinds = {"eval_loss": "evaluation", "train_runtime": "end", "unreadable": "unreadable"}
-            self.write(state, next((kind for key, kind in kinds.items() if key in logs), "training"), logs)
+            kind = next((kind for key, kind in kinds.items() if key in logs), "training")
+            self.write(state, kind, {**logs, "version": __version__} if kind == "end" else logs)
 
     def write(self, state: Any, kind: str, values: dict[str, Any]) -> None:
         """Append one line."""
@@ -74,42 +78,71 @@ class SavedModels(TrainerCallback):
         return sign * metrics[key] >= max((sign * value for value in before), default=-math.inf)
 
 
+class Milestones(TrainerCallback):
+    """Write a checkpoint at each of some steps, whatever the interval between checkpoints is."""
+
+    def __init__(self, steps: Iterable[int]) -> None:
+        self.steps = frozenset(steps)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Ask the trainer to save."""
+        if state.global_step in self.steps:
+            control.should_save = True
+
+
 class Layerwise(TrainerCallback):
-    """Measure every layer against the objective on a fixed batch, as in the paper's figure across training."""
+    """Measure every layer against the objective on fixed samples, as in the paper's figure across training.
+
+    `sources` maps the kind of a line in metrics.jsonl to a function that returns the batches for a model.
+    """
 
     def __init__(
-        self, metrics: Metrics, tensorboard: TensorBoardCallback, batches: list[Tensor], epochs: float
+        self,
+        trainer: CrateTrainer,
+        metrics: Metrics,
+        tensorboard: TensorBoardCallback,
+        sources: Mapping[str, Callable[[CratePreTrainedModel], Iterable[Any]]],
+        epochs: float,
     ) -> None:
-        self.metrics, self.tensorboard, self.batches, self.epochs = metrics, tensorboard, batches, epochs
+        self.trainer, self.metrics, self.tensorboard = trainer, metrics, tensorboard
+        self.sources, self.epochs = sources, epochs
         self.due = 0.0
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Measure before the first step, or where a resumed run continues."""
         self.due = 0.0
-        if state.epoch and state.is_world_process_zero:
-            lines = read_metrics(self.metrics.path) if self.metrics.path.exists() else []
-            done = [line["epoch"] for line in lines if line["kind"] == "layerwise"]
-            self.due = (int(max(done, default=0.0) / self.epochs + 1e-6) + 1) * self.epochs
+        if state.epoch:
+            done = on_first(self._last_epoch)
+            self.due = (int(done / self.epochs + 1e-6) + 1) * self.epochs
             if abs(state.epoch - round(state.epoch)) > 1e-6:
                 return  # within an epoch nothing is measured, as in an uninterrupted run
-        self.measure(state, model)
+        self.measure(state)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+    def _last_epoch(self) -> float:
+        lines = read_metrics(self.metrics.path) if self.metrics.path.exists() else []
+        return max((line["epoch"] for line in lines if line["kind"] == "layerwise"), default=0.0)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Measure at the end of an epoch, if due."""
-        self.measure(state, model)
+        self.measure(state)
 
-    def measure(self, state: Any, model: CratePreTrainedModel) -> None:
-        """Measure and write the result, if due."""
-        if not state.is_world_process_zero or (state.epoch or 0.0) + 1e-6 < self.due:
+    def measure(self, state: Any) -> None:
+        """Measure and write the result in the first process, if due."""
+        if (state.epoch or 0.0) + 1e-6 < self.due:
             return
         self.due = (int((state.epoch or 0.0) / self.epochs + 1e-6) + 1) * self.epochs
-        table = layerwise(model, [batch.to(model.device) for batch in self.batches])
-        self.metrics.write(state, "layerwise", {"layers": table.to_dict("records")})
-        if self.tensorboard.tb_writer is not None:
-            for name in ("compression", "nonzero"):
-                for layer, value in zip(table["layer"], table[name], strict=True):
-                    tag = f"layerwise/{name}/layer {int(layer):02d}"
-                    self.tensorboard.tb_writer.add_scalar(tag, float(value), state.global_step)
+        model = self.trainer.whole_model()
+        if model is None or not state.is_world_process_zero:
+            return
+        for kind, batches in self.sources.items():
+            with preserved_random_state():  # a data loader draws a seed
+                table = layerwise(model, iter(batches(model)))  # not shared among processes: only this one measures
+            self.metrics.write(state, kind, {"layers": table.to_dict("records")})
+            if self.tensorboard.tb_writer is not None:
+                for name in ("compression", "nonzero"):
+                    for layer, value in zip(table["layer"], table[name], strict=True):
+                        tag = f"{kind}/{name}/layer {int(layer):02d}"
+                        self.tensorboard.tb_writer.add_scalar(tag, float(value), state.global_step)
 
 
 class ProgressLine(TrainerCallback):
@@ -118,7 +151,8 @@ class ProgressLine(TrainerCallback):
     Where standard error is not a terminal, such as a log file, a line is printed every half minute instead.
     """
 
-    INTERVAL = 30.0
+    INTERVAL, REFRESH = 30.0, 0.5
+    """Seconds between two lines, and between two updates of the bar, which wait for the device to read the loss."""
 
     def __init__(self, trainer: CrateTrainer, name: str) -> None:
         self.trainer, self.name = trainer, name
@@ -151,14 +185,16 @@ class ProgressLine(TrainerCallback):
         if self.bar is None:
             return
         now = time.perf_counter()
+        if now - self.printed < (self.INTERVAL if self.bar.disable else self.REFRESH):
+            return
+        self.printed = now
         speed = self.trainer.samples_seen * args.world_size / (now - self.start)
         description = (
             f"{self.name} epoch {state.epoch or 0:.2f}, loss {self.trainer.recent_loss:.3f}, "
             f"{speed:.0f} {self.trainer.task.sample_unit}/s"
         )
         self.bar.update(self.task, completed=state.global_step, description=description)
-        if self.bar.disable and now - self.printed >= self.INTERVAL:
-            self.printed = now
+        if self.bar.disable:
             self.print(f"{description}, step {state.global_step} of {state.max_steps}, {now - self.start:.0f} s")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
@@ -193,13 +229,16 @@ class ProgressLine(TrainerCallback):
 class AverageWeights(TrainerCallback):
     """Update the average of the weights after every optimizer step."""
 
-    def __init__(self, trainer: CrateTrainer) -> None:
-        self.trainer = trainer
+    def __init__(self, trainer: CrateTrainer, average: WeightAverage) -> None:
+        self.trainer, self.average = trainer, average
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Start from the initial weights."""
+        self.average.start(cast(nn.Module, self.trainer.model))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Update the average."""
-        if self.trainer.ema is not None:
-            self.trainer.ema.update(cast(nn.Module, self.trainer.model))
+        self.average.update(cast(nn.Module, self.trainer.model))
 
 
 class TaskHooks(TrainerCallback):

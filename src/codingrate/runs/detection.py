@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from .._distributed import on_first, share
 from .._report import Report
-from ..data import load_coco, load_voc
+from ..data import CocoImage, VocImage, load_coco, load_voc
 from ..errors import CrateError
 from ..evaluation import Detection, coco_precision, voc_overlap
 from ..inspection import attention_maps, default_layer, default_side, find_objects, layer_index, square_input
+from ..inspection.segment.cuts import Rule
 from ..models.base import CratePreTrainedModel
 from ..operators.attention_mass import MASS
 from .folder import RunFolder
@@ -55,6 +57,7 @@ def detect_objects(
     size: int | None = None,
     limit: int | None = None,
     refine: bool = True,
+    rule: Rule = "symmetric",
 ) -> DetectionReport:
     """Measure objects found without labels on COCO or VOC; see `Run.detect`."""
     read_pictures(run, [])  # refuses a text model
@@ -64,23 +67,32 @@ def detect_objects(
     layer = layer_index(default_layer(model.config) if layer is None else layer, model.config.num_hidden_layers)
     size = default_side(model.config) if size is None else size
     if benchmark == "coco":
-        objects, found = load_coco(data, split, limit), []
-        settings: dict[str, Any] = {"layer": layer, "side": size, "refine": refine}
+        objects = load_coco(data, split, limit)
+        found: list[Detection] = []
+        settings: dict[str, Any] = {"layer": layer, "side": size, "refine": refine, "rule": rule}
         settings["threshold"] = 0.15 if threshold is None else threshold
+
+        def find(image: CocoImage) -> list[Detection]:
+            segments = find_objects(model, image.read(), augment, **settings)
+            return [Detection.from_mask(image.id, part.mask, part.box, part.cut_quality) for part in segments]
+
         with run.progress("maskcut", len(objects.images)) as advance:
-            for image in objects.images:
-                segments = find_objects(model, image.read(), augment, **settings)
-                found += [Detection.from_mask(image.id, part.mask, part.box, part.cut_quality) for part in segments]
+            for detections in share(find, objects.images):
+                found += detections
                 advance()
-        return DetectionReport(benchmark, layer, size, coco_precision(objects, found), tuple(found))
+        precision = on_first(lambda: coco_precision(objects, found))
+        return DetectionReport(benchmark, layer, size, precision, tuple(found))
     images = load_voc(data, split, limit)
+
+    def attend(entry: VocImage) -> tuple[np.ndarray[Any, Any], Any]:
+        image, labels = entry.read()
+        pixels = square_input(model, image, augment, size)[1]
+        return attention_maps(model, pixels, layer)[0].float().cpu().numpy(), labels
 
     def maps() -> Iterator[tuple[np.ndarray[Any, Any], Any]]:
         with run.progress("attention", len(images)) as advance:
-            for entry in images:
-                image, labels = entry.read()
-                pixels = square_input(model, image, augment, size)[1]
-                yield attention_maps(model, pixels, layer)[0].float().cpu().numpy(), labels
+            for result in share(attend, images):
+                yield result
                 advance()
 
     overlap = voc_overlap(data, maps(), mass=MASS if threshold is None else threshold)

@@ -50,7 +50,7 @@ STAGING = ".writing"
 """Folder in which a checkpoint is written before it is moved among the others."""
 MAY_CHANGE = (
     "data.path", "data.workers", "text.cache", "run.per_device_batch_size", "run.log_steps", "run.save_total_limit",
-    "run.checkpoint_steps",
+    "run.checkpoint_steps", "run.milestones", "run.fsdp",
 )  # fmt: skip
 """Recipe keys that may differ when a run is resumed: where and how it runs, not what it computes."""
 
@@ -261,6 +261,12 @@ class RunFolder:
         return float(ends[-1]) if ends else float("nan")
 
     @property
+    def version(self) -> str | None:
+        """Version of this package that ended the training; None if it is not known."""
+        ends = [line.get("version") for line in read_metrics(self.metrics_file) if line["kind"] == "end"]
+        return None if not ends or ends[-1] is None else str(ends[-1])
+
+    @property
     def headline(self) -> str:
         """The metrics of the last evaluation during training in a few words."""
         return self.task.headline(self.metrics)
@@ -281,7 +287,8 @@ class RunFolder:
             model = load_model(folder)
             if (folder / "trainer_state.json").is_file():  # a checkpoint to resume from
                 model = _evaluated_weights(model, folder)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        local = os.environ.get("LOCAL_RANK", "0")  # of several processes on a machine, each has a device of its own
+        device = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
         if device == "cpu" and model.dtype in (torch.float16, torch.bfloat16):  # small files, but slow to compute with
             model = cast(Any, model).float()
         return cast(CratePreTrainedModel, cast(Any, model).eval().to(device))
@@ -393,10 +400,13 @@ def resumed_recipe(folder: str | Path, overrides: Overrides = ()) -> Recipe | No
 
 
 def resolve_source(source: str | None) -> str | None:
-    """Return the location of the weights that `model.from` names: of a run, its last model."""
-    if source is None or not (Path(source) / "recipe.yaml").is_file():
+    """Return the location of the weights that `model.from` names: of a run or a shipped model, its last model."""
+    if source is None:
+        return None
+    folder = pretrained_folder(source) or Path(source)
+    if not (folder / "recipe.yaml").is_file():
         return source
-    folder = RunFolder(source).model_folder("last")
+    folder = RunFolder(folder).model_folder("last")
     check_manifest(folder)
     return str(folder)
 
@@ -415,7 +425,8 @@ def _inferred_recipe(model: CratePreTrainedModel, folder: Path | None) -> Recipe
     values: dict[str, Any] = {"task": TASK_OF_MODEL[name], "data": {"name": MUST_GIVE}}
     if config.modality == "vision":
         size = max(config.image_sides)
-        saved = {} if folder is None else _saved_transform(folder / "preprocessor_config.json", size)
+        folder = folder or Path(config.name_or_path or "no-folder")  # of a hub id, the folder of its files
+        saved = _saved_transform(folder / "preprocessor_config.json", size)
         values["augment"] = {"image_size": size, "channels": config.num_channels, **saved}
     else:
         key = "max_length" if values["task"] == "sequence-classification" else "block"
@@ -431,7 +442,7 @@ def _saved_transform(file: Path, image_size: int) -> dict[str, Any]:
         return {}
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))
-        crop = "center" if saved["do_center_crop"] else "resize"
+        crop = "center" if saved.get("do_center_crop") else "resize"  # ViT's processor of transformers has no crop
         ratio = {"evaluation_ratio": saved["size"]["shortest_edge"] / image_size} if crop == "center" else {}
         mean, std, filter_name = saved["image_mean"], saved["image_std"], Resampling(saved["resample"]).name.lower()
     except (OSError, ValueError, KeyError, TypeError) as error:

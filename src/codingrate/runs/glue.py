@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._distributed import first_process, on_first
 from .._files import write_json
 from ..data import GLUE
 from ..errors import CrateError, unknown_name
 from ..evaluation import glue_average
 from ..recipes import Recipe, load_recipe
+from .curves import glue_table, kept_steps, save_curves
 from .folder import Checkpoint, check_same_recipe
 from .run import Run
 from .training import train
@@ -52,13 +54,39 @@ def fine_tune_glue(
             raise CrateError("--after-mnli starts from the MNLI model, which is missing; add mnli to --tasks")
         chosen = sorted(chosen, key=lambda task: task in AFTER_MNLI)  # MNLI comes first
     source = run.model_folder(checkpoint)
+    overrides = list(overrides or [])
+    if isinstance(checkpoint, int):  # a checkpoint of a training step has no tokenizer of its own
+        overrides.insert(0, f"text.tokenizer={json.dumps(str(run.task.paths.tokenizer))}")
     results: dict[str, dict[str, Any]] = {}
     for task in chosen:
         later = after_mnli and task in AFTER_MNLI
         start = Run(folder / "mnli").model_folder("last") if later else source
-        recipe = _recipe(task, start, data, overrides or [])
+        recipe = _recipe(task, start, data, overrides)
         results[task] = _fine_tune(recipe, folder / (f"{task}-after-mnli" if later else task), quiet)
     return GlueResult(results, _average(results), folder)
+
+
+def glue_curve(
+    run: Run, overrides: list[str] | None = None, *, output: Path | None = None, **options: Any
+) -> list[tuple[int, GlueResult]]:
+    """Fine-tune the model of every checkpoint that a run has kept, as `fine_tune_glue` does; return steps and results.
+
+    `run.milestones` of a recipe keeps checkpoints. Curve and table are written to curve.png and curve.json. The
+    paper's curve fine-tunes for three epochs with sequences of 512 tokens: `schedule.epochs=3 text.max_length=512`.
+    """
+    steps = kept_steps(run)
+    if not steps:
+        raise CrateError(f"{run.source}: has no checkpoints of training steps; train with run.milestones=[STEP, …]")
+    folder = output or run.output_folder("glue-curve")
+    results = [
+        (step, fine_tune_glue(run, overrides, output=folder / f"step-{step}", checkpoint=step, **options))
+        for step in steps
+    ]
+    table = glue_table([(step, result.average) for step, result in results])
+    if first_process():
+        save_curves({run.name: table}, folder / "curve.png", "GLUE score")
+        write_json(folder / "curve.json", table.to_dict("records"))
+    return results
 
 
 def choose_tasks(tasks: list[str] | None, data: Path | None) -> list[str]:
@@ -88,20 +116,22 @@ def _recipe(task: str, source: Path, data: Path | None, overrides: list[str]) ->
 def _fine_tune(recipe: Recipe, folder: Path, quiet: bool) -> dict[str, Any]:
     """Fine-tune and measure, unless it was done before; the scores are kept in scores.json."""
     scores = folder / "scores.json"
-    if scores.is_file():
+    started, measured = on_first(lambda: ((folder / "recipe.yaml").is_file(), scores.is_file()))
+    if measured:
         check_same_recipe(folder, recipe)
         try:
             return {**json.loads(scores.read_text(encoding="utf-8")), "new": False}
         except (ValueError, TypeError) as error:
             raise CrateError(f"{scores}: is damaged; remove it, and the task is measured again") from error
-    run = train(recipe, folder, resume=(folder / "recipe.yaml").is_file(), quiet=quiet)
+    run = train(recipe, folder, resume=started, quiet=quiet)
     report: Any = run.evaluate(batch_size=32)
     result = {
         "metrics": list(GLUE[recipe.data.name].metrics),
         "splits": report.splits,
         "seconds": run.seconds,
     }
-    write_json(scores, result)
+    if first_process():
+        write_json(scores, result)
     return {**result, "new": True}
 
 

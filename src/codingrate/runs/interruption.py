@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
 from transformers import TrainerCallback
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class Interruption(TrainerCallback):
     def __init__(self, trainer: CrateTrainer) -> None:
         self.trainer, self.process = trainer, os.getpid()
         self.received: int | None = None
+        self.answer = torch.zeros(())  # how many processes have received a signal
+        self.question: Any = None  # the communication that finds out
         self.signal: int | None = None
         """The signal that ended training."""
 
@@ -47,11 +51,16 @@ class Interruption(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Save and stop, in all processes after the same step."""
-        if self.received is not None:
-            self.trainer.accelerator.set_trigger()
-        if (args.world_size > 1 or self.received is not None) and self.trainer.accelerator.check_trigger():
+        if self.question is not None:
+            self.question.wait()
+        elif args.world_size > 1:
+            self.group = dist.new_group(backend="gloo")
+        if self.answer if args.world_size > 1 else self.received is not None:
             self.signal = self.received or signal.SIGTERM
             control.should_save = control.should_training_stop = True
+        elif args.world_size > 1:  # asked in one step and answered in the next, so that nothing waits for the device
+            self.answer.fill_(self.received is not None)
+            self.question = dist.all_reduce(self.answer, group=self.group, async_op=True)
 
 
 @contextmanager

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ..errors import CrateError
 from ..models.layers import Layer
@@ -130,42 +132,65 @@ def build_schedule(
 
 
 class WeightAverage:
-    """θ̄ ← decay · θ̄ + (1 − decay) · θ after every step, starting from the initial weights."""
+    """θ̄ ← decay · θ̄ + (1 − decay) · θ after every step, starting from the initial weights.
+
+    Of a sharded model, every process averages its own part.
+    """
 
     FILE = "ema.safetensors"
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
-        self.averaged.n_averaged.fill_(1)  # the initial weights count; PyTorch would replace them in the first step
+    def __init__(self, decay: float) -> None:
+        self.average = get_ema_multi_avg_fn(decay)
+        self.weights: dict[str, Tensor] = {}
+        """The average of each trainable parameter; empty before training starts."""
+
+    def start(self, model: nn.Module) -> None:
+        """Start from the weights of a model, unless an average was read from a checkpoint."""
+        if not self.weights:
+            self.weights = {name: p.detach().clone() for name, p in _parameters(model).items() if p.requires_grad}
 
     def update(self, model: nn.Module) -> None:
         """Update the average with the current weights."""
-        self.averaged.update_parameters(model)
+        current = _parameters(model)
+        self.average([_local(w) for w in self.weights.values()], [_local(current[name]) for name in self.weights], 1)
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
         """Give the model the averaged weights inside the block."""
-        own = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        _copy_into(model, self._weights())
+        own = {name: parameter.detach().clone() for name, parameter in _parameters(model).items()}
+        _copy_into(_parameters(model), self.weights)
         try:
             yield
         finally:
-            _copy_into(model, own)
+            _copy_into(_parameters(model), own)
 
-    def _weights(self) -> dict[str, Tensor]:
-        return {name: p.detach() for name, p in self.averaged.module.named_parameters() if p.requires_grad}
+    def whole(self) -> dict[str, Tensor]:
+        """Return the average for a checkpoint; sharded weights are gathered from all processes."""
+        return {name: w.full_tensor() if isinstance(w, DTensor) else w for name, w in self.weights.items()}
 
-    def save(self, folder: Path) -> None:
-        """Write the average into a checkpoint."""
-        save_file(self._weights(), folder / self.FILE)
+    def load(self, folder: Path, model: nn.Module) -> None:
+        """Read the average from a checkpoint; `model` says how it is sharded."""
+        self.start(model)
+        _copy_into(self.weights, load_file(folder / self.FILE))
 
-    def load(self, folder: Path) -> None:
-        """Read the average from a checkpoint."""
-        _copy_into(self.averaged.module, load_file(folder / self.FILE))
+
+def _parameters(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters of a model by name; those of a sharded model as the parts of this process."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # after an evaluation, some weights are still whole
+    return dict(model.named_parameters())
+
+
+def _local(weight: Tensor) -> Tensor:
+    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 @torch.no_grad()
-def _copy_into(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    for name, parameter in model.named_parameters():
+def _copy_into(targets: dict[str, Tensor], weights: dict[str, Tensor]) -> None:
+    for name, target in targets.items():
         if name in weights:
-            parameter.copy_(weights[name])
+            weight = weights[name]
+            if isinstance(target, DTensor) and not isinstance(weight, DTensor):
+                weight = distribute_tensor(weight.to(target.device), target.device_mesh, target.placements)
+            target.copy_(weight)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from typing_extensions import Self
 
 from .. import evaluation, inspection, tasks
+from .._distributed import on_first
 from .._files import is_utf8
 from .._report import Report
 from .._state import seeded
 from ..data import ClassMap
-from ..errors import CrateError, check_positive, shown
+from ..errors import CrateError, check_positive, shown, unknown_name
 from ..models.base import CratePreTrainedModel
 from ..recipes import load_recipe
 from .folder import Checkpoint, RunFolder
@@ -113,7 +114,7 @@ class Run(RunFolder):
     ) -> tasks.Reconstruction:
         """Reconstruct masked images with an autoencoder: the given ones, or a balanced sample of the test split."""
         self.expect_task("autoencoding", "reconstruct")
-        task, model = cast(tasks.Autoencoding, self.task), self.loaded(checkpoint)
+        task, model = cast(tasks.Autoencoding, self.on_data(None)), self.loaded(checkpoint)
         return task.reconstruct(model, images, seed) if images else task.reconstruct_samples(model, count, seed)
 
     # Language models
@@ -218,13 +219,20 @@ class Run(RunFolder):
         cache: Path | None = None,
         limit: int | None = None,
         batch_size: int = 256,
+        protocol: Literal["default", "paper"] = "default",
         **options: Any,
     ) -> evaluation.ProbeReport:
         """Measure image features by logistic regression or nearest neighbors (`method="knn"`).
 
-        `features` are those of the trained model, of the same model untrained, or the pixels. `options` are those of
-        the probe, such as `ks`.
+        `features` are those of the trained model, of the same model untrained, or the pixels. With `protocol="paper"`
+        they are the bare token before any LayerNorm, logistic regression does not standardize them, and k is chosen
+        with training images that vote for themselves (appendix C.2, C.3). `options` are those of the probe, such as
+        `ks`.
         """
+        if protocol not in ("default", "paper"):
+            raise unknown_name("protocol", protocol, ("default", "paper"))
+        if protocol == "paper":
+            options = {**({"own_vote": True} if method == "knn" else {"standardize": False}), **options}
         task, model = self.on_data(data, path, held_out=False), self.loaded(checkpoint)
         if not isinstance(task, tasks.ImageTask) or not hasattr(model, "features"):
             raise CrateError(f"{self.source}: a {type(model).__name__} has no image features; probe a vision model")
@@ -247,13 +255,17 @@ class Run(RunFolder):
                 if features == "pixels":
                     parts.append(evaluation.pixel_features(task.data, task.recipe.augment, **reading))
                 else:
-                    parts.append(evaluation.extract_features(model, task.data, task.recipe.augment, **reading))
+                    reader = evaluation.BareFeatures(model) if protocol == "paper" else model
+                    parts.append(evaluation.extract_features(reader, task.data, task.recipe.augment, **reading))
         train, test = parts
         about = {"run": self.source, "checkpoint": str(checkpoint), "data": task.recipe.data.name, "features": features}
+        about |= {} if protocol == "default" else {"protocol": protocol}
         steps = evaluation.probe_steps(len(train), len(test), method, options)
         with self.progress(f"{method} on {features} features", steps) as advance:
             facts: dict[str, Any] = {"about": about, "total": total}
-            return evaluation.probe_features(train, test, method, progress=advance, **facts, **options)
+            return on_first(
+                lambda: evaluation.probe_features(train, test, method, progress=advance, **facts, **options)
+            )
 
     def finetune(
         self,
@@ -302,11 +314,23 @@ class Run(RunFolder):
         """Measure every layer against the objective and look at subspaces, tokens and attention.
 
         `compare` are other models that are measured on the same samples. `options` are `layers` (indices), `eps`,
-        `measure` and `command` of `codingrate.inspection.inspect_models`.
+        `measure`, `token_samples` and `command` of `codingrate.inspection.inspect_models`.
         """
         others = [other if isinstance(other, Run) else Run(other, progress=self.progress) for other in compare]
         reading: Any = {"split": split, "limit": limit, "batch_size": batch_size}
         return inspect_runs([self, *others], self.on_data(data, path), checkpoint, reading, **options)
+
+    def explore(
+        self, *others: str | Path | Run, host: str = "127.0.0.1", port: int | None = 7860, block: bool = True
+    ) -> Any:
+        """Open this run, and `others`, in a browser app; see `codingrate.explorer.launch`.
+
+        With `block=False` the app keeps running in the background, and `close()` of what is returned ends it.
+        """
+        from importlib import import_module
+
+        explorer: Any = import_module("codingrate.explorer")  # it lies above runs, so it is not imported by them
+        return explorer.launch([self, *others], host=host, port=port, block=block)
 
     def attention(
         self, images: Sequence[Any], *, checkpoint: Checkpoint = "last", **options: Any
@@ -335,7 +359,7 @@ class Run(RunFolder):
     ) -> DetectionReport:
         """Measure the objects found without labels on COCO (AP of MaskCut) or VOC (mIoU of attention maps).
 
-        `options` are `split`, `layer` (an index), `threshold`, `size`, `limit` and `refine`.
+        `options` are `split`, `layer` (an index), `threshold`, `size`, `limit`, `refine` and `rule`.
         """
         from .detection import detect_objects
 

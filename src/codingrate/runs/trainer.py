@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from accelerate.data_loader import prepare_data_loader
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 
+from .._state import preserved_random_state
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..tasks import Task
@@ -27,6 +31,7 @@ from .folder import STAGING, checkpoints
 from .interruption import shield_worker
 from .manifest import write_manifest
 from .optimizers import WeightAverage, build_optimizer, build_schedule
+from .resharding import has_shards, load_sharded_optimizer, load_whole_model, load_whole_optimizer
 
 INTERVAL = "interval.json"
 """File of a checkpoint with the sums since the last log entry."""
@@ -39,10 +44,12 @@ class CrateTrainer(Trainer):
         super().__init__(data_collator=cast(Any, task.collate), compute_metrics=self._summarize, **kwargs)
         self.recipe, self.task = task.recipe, task
         decay = self.recipe.run.ema
-        self.ema = WeightAverage(cast(nn.Module, self.model), decay) if decay else None
+        self.ema = WeightAverage(decay) if decay else None
+        self.model_class = type(cast(CratePreTrainedModel, self.model))  # FSDP changes the class of the model itself
         self.loaders: list[Any] = []  # those with workers
         self.samples_seen = 0  # by this process since training began, for the progress line
-        self.recent_loss = math.nan  # running mean over some ten steps, for the progress line
+        self._recent_loss: Tensor | None = None
+        self._diverged: Tensor | None = None  # number of the first step whose loss is not finite, or −1, and the loss
         self.totals: dict[str, tuple[Tensor, int]] = {}  # metrics since the last log: sums over samples, samples
         self.warned = False
         self._micro_step = 0
@@ -57,13 +64,27 @@ class CrateTrainer(Trainer):
             state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
             self.is_fsdp_enabled = True
 
-    def _get_dataloader(self, *args: Any, **kwargs: Any) -> Any:
-        loader: Any = super()._get_dataloader(*args, **kwargs)
+    def _get_dataloader(self, dataset: Any, description: str, batch_size: int, *args: Any, **kwargs: Any) -> Any:
+        loader: Any = super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
+        if self.args.world_size > 1 and isinstance(dataset, IterableDataset):
+            loader = self._stream_loader(dataset, batch_size)
         if loader.num_workers:
             inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps the loader
             inner.worker_init_fn = functools.partial(shield_worker, inner.worker_init_fn)
             self.loaders.append(inner)
         return loader
+
+    def _stream_loader(self, dataset: Any, batch_size: int) -> Any:
+        """Return a loader of this process's part of a stream, which accelerate would divide a second time."""
+        options: dict[str, Any] = {
+            "num_workers": self.args.dataloader_num_workers,
+            "pin_memory": self.args.dataloader_pin_memory,
+            "persistent_workers": self.args.dataloader_persistent_workers,
+        }
+        loader = DataLoader(dataset, batch_size, collate_fn=cast(Any, self.data_collator), **options)
+        alone: dict[str, Any] = {"num_processes": 1, "process_index": 0, "dispatch_batches": False}
+        alone["non_blocking"] = self.args.dataloader_pin_memory
+        return prepare_data_loader(loader, self.args.device, put_on_device=True, **alone)
 
     def close_workers(self) -> None:
         """End the loader workers; at the end of Python they would be waited for, because they ignore a signal."""
@@ -90,7 +111,8 @@ class CrateTrainer(Trainer):
         if self.state.global_step != getattr(self, "_last_step", None):
             self._last_step, self._micro_step = self.state.global_step, 0
         indices = (self.recipe.run.seed, self.state.global_step, self._micro_step, self.args.process_index)
-        return int(torch.tensor(indices).mul(torch.tensor([1_000_003, 7919, 104_729, 15_485_863])).sum()) % 2**31
+        primes = (1_000_003, 7919, 104_729, 15_485_863)
+        return sum(index * prime for index, prime in zip(indices, primes, strict=True)) % 2**31
 
     def compute_loss(
         self,
@@ -121,12 +143,12 @@ class CrateTrainer(Trainer):
     def _summarize(self, prediction: Any) -> dict[str, float]:
         columns = prediction.predictions.astype("float64").T
         metrics = self.task.summarize(dict(zip(self._metric_names, columns, strict=True)))
-        self._check_finite(metrics["loss"], "evaluation loss")  # before the model is saved
+        self._check_finite(metrics["loss"], "evaluation loss", self.state.global_step)  # before the model is saved
         return metrics
 
-    def _check_finite(self, loss: float, name: str) -> None:
+    def _check_finite(self, loss: float, name: str, step: int) -> None:
         if not math.isfinite(loss):
-            raise CrateError(f"the {name} is {loss} at step {self.state.global_step}; lower optimizer.lr")
+            raise CrateError(f"the {name} is {loss} at step {step}; lower optimizer.lr")
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Run an epoch, unless the run is complete: Trainer would add a step to a run that ended within an epoch.
@@ -144,15 +166,29 @@ class CrateTrainer(Trainer):
         super()._run_epoch(*args, **kwargs)
 
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        """Train on one batch; stop if the loss is not finite."""
+        """Train on one batch. Nothing here waits for the device; `_check_loss` looks at the loss from time to time."""
         loss: Tensor = super().training_step(model, *args, **kwargs)
-        self._check_finite(float(loss), "loss")
-        first = math.isnan(self.recent_loss)
-        self.recent_loss = float(loss) if first else 0.9 * self.recent_loss + 0.1 * float(loss)
+        now = torch.stack([torch.full_like(loss, self.state.global_step, dtype=torch.float64), loss.double()])
+        if self._recent_loss is None or self._diverged is None:
+            self._recent_loss, self._diverged = loss, torch.full_like(now, -1)
+        self._recent_loss = 0.9 * self._recent_loss + 0.1 * loss
+        self._diverged = torch.where((self._diverged[0] < 0) & ~loss.isfinite(), now, self._diverged)
         return loss
+
+    @property
+    def recent_loss(self) -> float:
+        """Running mean of the loss over some ten steps. Reading it waits for the device."""
+        return math.nan if self._recent_loss is None else float(self._recent_loss)
+
+    def _check_loss(self) -> None:
+        """Stop if the loss of a step was not finite: before a log entry, a checkpoint and an evaluation."""
+        if self._diverged is not None:
+            step, loss = self._diverged.tolist()
+            self._check_finite(loss, "loss", int(step))
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Add the task's metrics since the last log."""
+        self._check_loss()
         if "loss" in logs and self.totals:
             logs.update({name: float(total) / count for name, (total, count) in self.totals.items()})
             self.totals = {}
@@ -202,6 +238,7 @@ class CrateTrainer(Trainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate the model, or the average of its weights if there is one."""
+        self._check_loss()
         self._log_unreadable()
         if self.ema is None:
             metrics = super().evaluate(*args, **kwargs)
@@ -226,6 +263,21 @@ class CrateTrainer(Trainer):
         weights = cast(nn.Module, self.model).state_dict()
         return {name: w.full_tensor().clone() if isinstance(w, DTensor) else w for name, w in weights.items()}
 
+    def whole_model(self) -> CratePreTrainedModel | None:
+        """Return the model with whole weights: of a sharded model a copy, in the first process only.
+
+        All processes take part in gathering sharded weights.
+        """
+        weights = self.whole_weights()
+        if weights is None:
+            return self.inner
+        if not self.is_world_process_zero():
+            return None
+        with preserved_random_state():
+            model: Any = self.model_class(self.inner.config)
+        model.load_state_dict(weights)
+        return cast(CratePreTrainedModel, model.to(self.args.device))
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the whole weights, also of a sharded model."""
         weights = self.whole_weights()
@@ -240,6 +292,7 @@ class CrateTrainer(Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write a checkpoint to a staging folder and move it among the others when it is complete."""
+        self._check_loss()
         folder = Path(cast(str, self.args.output_dir))
         name = f"checkpoint-{self.state.global_step}"
         written = folder / STAGING / name
@@ -250,10 +303,11 @@ class CrateTrainer(Trainer):
         try:
             super()._save_checkpoint(model, trial)
             interval = self._export_interval()
+            average = None if self.ema is None else self.ema.whole()  # all processes take part
             if self.args.should_save:
                 (written / INTERVAL).write_text(json.dumps(interval), encoding="utf-8")
-                if self.ema is not None:
-                    self.ema.save(written)
+                if average is not None:
+                    save_file(average, written / WeightAverage.FILE)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 write_manifest(written)
@@ -266,19 +320,32 @@ class CrateTrainer(Trainer):
             shutil.rmtree(folder / name, ignore_errors=True)
             written.rename(folder / name)
             shutil.rmtree(folder / STAGING, ignore_errors=True)
-            for old in checkpoints(folder)[: -self.recipe.run.save_total_limit]:
+            milestones = {f"checkpoint-{step}" for step in self.recipe.run.milestones}
+            others = [path for path in checkpoints(folder) if path.name not in milestones]
+            for old in others[: -self.recipe.run.save_total_limit]:
                 shutil.rmtree(old, ignore_errors=True)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         with _readable(resume_from_checkpoint):
             _check_state(TrainerState.load_from_json(str(Path(resume_from_checkpoint) / TRAINER_STATE_NAME)))
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            chosen = cast(nn.Module, model or self.model)
+            if self.is_fsdp_enabled == has_shards(resume_from_checkpoint):
+                super()._load_from_checkpoint(resume_from_checkpoint, model)
+            else:
+                load_whole_model(chosen, resume_from_checkpoint)
             if self.ema is not None:
-                self.ema.load(Path(resume_from_checkpoint))
+                self.ema.load(Path(resume_from_checkpoint), chosen)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         with _readable(checkpoint):
-            super()._load_optimizer_and_scheduler(checkpoint)
+            if checkpoint is None or self.is_fsdp_enabled == has_shards(checkpoint):
+                super()._load_optimizer_and_scheduler(checkpoint)
+                return
+            optimizer = cast(Any, self.optimizer).optimizer  # without accelerate's wrapper
+            load = load_sharded_optimizer if has_shards(checkpoint) else load_whole_optimizer
+            load(cast(nn.Module, self.model), optimizer, checkpoint)
+            scheduler = torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True)
+            cast(Any, self.lr_scheduler).load_state_dict(scheduler)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with _readable(checkpoint):

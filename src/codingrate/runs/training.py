@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import math
 import os
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,7 +27,7 @@ from ..recipes import Recipe, load_recipe
 from ..recipes.files import Overrides
 from ..tasks import Task
 from ..tasks.base import balanced_samples
-from .callbacks import AverageWeights, Layerwise, Metrics, ProgressLine, SavedModels, TaskHooks
+from .callbacks import AverageWeights, Layerwise, Metrics, Milestones, ProgressLine, SavedModels, TaskHooks
 from .folder import resumed_recipe
 from .interruption import TrainingStopped, interruptible
 from .manifest import write_manifest
@@ -78,6 +80,7 @@ def train(
                 raise TrainingStopped(run.source, trainer.state.global_step, interruption.signal)
             if not _evaluated(trainer):
                 trainer.evaluate()
+            trainer.accelerator.wait_for_everyone()  # the first process has saved the model
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
@@ -132,15 +135,34 @@ def build_trainer(run: Run, task: Task, model: CratePreTrainedModel, quiet: bool
     metrics = Metrics(run.metrics_file)
     trainer.add_callback(TaskHooks(trainer))
     if trainer.ema is not None:
-        trainer.add_callback(AverageWeights(trainer))
+        trainer.add_callback(AverageWeights(trainer, trainer.ema))
     trainer.add_callback(metrics)
     trainer.add_callback(SavedModels(task, lambda name: save_model(trainer, run.model_folder(cast(Any, name)))))
-    if recipe.run.layerwise_epochs and not trainer.is_fsdp_enabled:  # measuring needs whole weights
-        batches = task.layerwise_batch([*balanced_samples(test_data, recipe.run.layerwise_images).values()])
-        trainer.add_callback(Layerwise(metrics, tensorboard, batches, recipe.run.layerwise_epochs))
+    trainer.add_callback(Milestones(recipe.run.milestones))
+    ends_together = length is not None  # the processes may end an epoch of a stream at different steps
+    if recipe.run.layerwise_epochs and (ends_together or not recipe.run.fsdp):
+        sources = layerwise_sources(task, test_data)
+        trainer.add_callback(Layerwise(trainer, metrics, tensorboard, sources, recipe.run.layerwise_epochs))
     if not quiet:
         trainer.add_callback(ProgressLine(trainer, run.name))
     return trainer
+
+
+PAPER_SAMPLES = 1000
+"""Samples of each split over which the paper averages layer-wise measures (4.2)."""
+
+
+def layerwise_sources(task: Task, test_data: Any) -> dict[str, Callable[[CratePreTrainedModel], Iterable[Any]]]:
+    """Return the samples of layer-wise measurements during training, by the kind of their line in metrics.jsonl.
+
+    "short" keeps one batch of the evaluation split. "paper" reads 1000 samples of both splits for every measurement,
+    as `crate inspect --limit 1000` does, because their crops would not fit in memory.
+    """
+    if task.recipe.run.layerwise_protocol == "paper":
+        splits = {"layerwise": None, "layerwise-train": "train"}
+        return {kind: partial(task.batches, split=split, limit=PAPER_SAMPLES) for kind, split in splits.items()}
+    fixed = task.layerwise_batch([*balanced_samples(test_data, task.recipe.run.layerwise_images).values()])
+    return {"layerwise": lambda model: [batch.to(model.device) for batch in fixed]}
 
 
 def training_arguments(
@@ -180,7 +202,8 @@ def training_arguments(
         dataloader_num_workers=recipe.data.workers,
         dataloader_persistent_workers=recipe.data.workers > 0,
         dataloader_pin_memory=not cpu,
-        accelerator_config={"dispatch_batches": False},
+        accelerator_config={"dispatch_batches": False, "non_blocking": not cpu},
+        logging_nan_inf_filter=False,  # it would wait for the device in every step
         remove_unused_columns=False,
         label_names=["labels"],
         eval_strategy="steps" if run.evaluate_epochs else "no",

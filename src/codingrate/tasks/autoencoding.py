@@ -88,12 +88,16 @@ class Autoencoding(ImageTask):
         """Compare with one color: the mean of the data or, if patches are normalized, the mean of each patch."""
         from ..inspection import Outcome, Sample, Score
 
-        autoencoder, losses = expect_model(model, CrateForMaskedAutoencoding, self.recipe.task), []
+        autoencoder = expect_model(model, CrateForMaskedAutoencoding, self.recipe.task)
+
+        def errors(pixels: Tensor) -> list[float]:
+            mask = self.add_targets({"pixel_values": pixels}, None, model)["mask"]
+            patches = autoencoder.embedding.patches(pixels)[0]
+            masked: Tensor = autoencoder.patch_errors(patches, torch.zeros_like(patches))[mask]
+            return masked.flatten().tolist()
+
         with eval_mode(model), torch.inference_mode():
-            for pixels in self.batches(model, **reading):
-                mask = self.add_targets({"pixel_values": pixels}, None, model)["mask"]
-                patches = autoencoder.embedding.patches(pixels)[0]
-                losses += autoencoder.patch_errors(patches, torch.zeros_like(patches))[mask].flatten().tolist()
+            losses = [loss for part in self.batches(model, **reading).map(errors) for loss in part]
         loss = float(self.measure_split(model, **reading).values["loss"].mean())
         name = "the mean of each patch" if model.config.normalize_pixels else "the mean color of the data"
         score = Score("Reconstruction loss of masked patches", loss, False, float(np.mean(losses)), name)

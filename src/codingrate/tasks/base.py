@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from .._distributed import SharedBatches, map_batches
 from .._files import write_text
 from .._report import Report
 from .._state import seeded
@@ -167,9 +168,10 @@ class Task(ABC):
             return self.create_model()
 
     def load_source(self) -> CratePreTrainedModel:
-        """Load the model that training starts from."""
+        """Load the model that training starts from, in single precision if it was saved in half."""
         try:
-            return load_model(cast(str, self.paths.source))
+            model = load_model(cast(str, self.paths.source))
+            return cast(Any, model).float() if model.dtype in (torch.float16, torch.bfloat16) else model
         except CrateError as error:
             raise CrateError(f"model.from={self.recipe.source}: {error}") from error
 
@@ -243,12 +245,16 @@ class Task(ABC):
         """Measure a model on a split of the task's data."""
 
     def measure_batches(self, model: CratePreTrainedModel, batches: Iterable[dict[str, Any]]) -> Values:
-        """Measure batches that lie on the model's device, in eval mode."""
+        """Measure batches that lie on the model's device, in eval mode; several processes share the work."""
+
+        def measured(batch: dict[str, Any]) -> Values:
+            return {name: values.double().cpu().numpy() for name, values in self.measure(model, model, batch).items()}
+
         parts: dict[str, list[NDArray[np.float64]]] = {}
         with eval_mode(model), torch.inference_mode():
-            for batch in batches:
-                for name, values in self.measure(model, model, batch).items():
-                    parts.setdefault(name, []).append(values.double().cpu().numpy())
+            for metrics in map_batches(measured, batches):
+                for name, values in metrics.items():
+                    parts.setdefault(name, []).append(values)
         if not all(np.isfinite(array).all() for array in parts.get("loss", [])):
             raise CrateError("the model's loss is not finite: training diverged or the model's file is damaged")
         return {name: np.concatenate(arrays) for name, arrays in parts.items()}
@@ -284,8 +290,8 @@ class Task(ABC):
     @abstractmethod
     def batches(
         self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]
-    ) -> Iterator[Any]:
-        """Yield samples as a model reads them: pixels (batch, channels, height, width) or a mapping with `input_ids`.
+    ) -> SharedBatches[Any]:
+        """Return samples as a model reads them: pixels (batch, channels, height, width) or a mapping with `input_ids`.
 
         With `reader`, the task of another model, images are cropped and normalized as that task does.
         """

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from .._distributed import SharedBatches
 from .._report import Report
 from ..data import (
     Augment,
@@ -28,6 +30,7 @@ from ..data import (
     torch_dataset,
 )
 from ..data.columns import label_indices
+from ..data.image_files import file_content
 from ..data.sources import image_dataset
 from ..errors import CrateError
 from ..evaluation.features import check_image_input
@@ -93,7 +96,7 @@ class ImageTask(Task):
         recipe, process = self.recipe, cast(Any, {"rank": rank, "world_size": world_size})
         views = recipe.views if recipe.task == "distillation" else None
         train = torch_dataset(self.data, recipe.augment, train=True, seed=recipe.run.seed, views=views, **process)
-        return train, torch_dataset(self.data, recipe.augment, train=False, **process)
+        return train, torch_dataset(self.data, recipe.augment, train=False)
 
     def collate(self, samples: Any) -> dict[str, Any]:
         return collate(samples)
@@ -158,8 +161,12 @@ class ImageTask(Task):
         """Measure every image of a split, with the evaluation crop, in eval mode; `data` are by default the task's."""
         start = time.perf_counter()
         crops = self._crops(model, data or self.data, self.recipe.augment, reading)
-        inputs = ({"pixel_values": pixels, "labels": labels.to(model.device)} for pixels, labels in crops)
-        values = self.measure_batches(model, (self.add_targets(batch, None, model) for batch in inputs))
+
+        def inputs(batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
+            pixels, labels = batch
+            return self.add_targets({"pixel_values": pixels, "labels": labels.to(model.device)}, None, model)
+
+        values = self.measure_batches(model, crops.then(inputs))
         return MeasuredSplit(values, crops, time.perf_counter() - start)
 
     def _crops(
@@ -178,6 +185,7 @@ class ImageTask(Task):
             dtype=model.dtype,
             progress=reading.get("progress"),
             max_corrupt=self.recipe.data.max_corrupt,
+            unreadable=reading.get("unreadable"),
         )
 
     # Prediction and inspection
@@ -211,8 +219,7 @@ class ImageTask(Task):
         """Write images of the test split, balanced over classes, as sample.parquet."""
         data = self.data
         rows = data.test.select(balanced_indices(label_indices(data.test, data.label_column), count))
-        images = (row[data.image_column] for row in rows)
-        content = [image["bytes"] or Path(image["path"]).read_bytes() for image in images]
+        content = [file_content(row[data.image_column], self.recipe.augment.channels) for row in rows]
         image_dataset(content, rows[data.label_column], data.classes).to_parquet(str(folder / "sample.parquet"))
         return folder / "sample.parquet"
 
@@ -225,13 +232,10 @@ class ImageTask(Task):
 
     def batches(
         self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]
-    ) -> Iterator[Tensor]:
+    ) -> SharedBatches[Tensor]:
         data, own, _ = self.inspected
         augment = own if reader is None else replace(reader.recipe.augment, evaluation=own.evaluation)
-        crops = self._crops(model, data, augment, reading)
-        for pixels, _ in crops:
-            yield pixels
-        reading.get("unreadable", []).extend(crops.corrupt)
+        return self._crops(model, data, augment, reading).then(itemgetter(0))
 
     def layerwise_batch(self, samples: list[Any]) -> list[Tensor]:
         return [cast(Tensor, self.augment.eval()(self.collate(samples)["pixel_values"]))]

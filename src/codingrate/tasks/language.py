@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from .._distributed import main_process_first
+from .._distributed import ListedBatches, SharedBatches, main_process_first
 from .._files import write_text
 from .._report import Report
 from ..data import (
@@ -38,7 +38,7 @@ from ..models.language import CrateForCausalLM, CrateForMaskedLM
 from ..recipes.schema import Separator
 from .base import Progress, Reading, Samples, Step, Task, Values, expect_model, generator, no_progress, weighted_means
 from .reports import MaskedReport
-from .text import TextTask, spread
+from .text import TextTask, rows_of, spread
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -158,7 +158,7 @@ class LanguageTask(TextTask):
     ) -> Outcome:
         from ..inspection import Outcome, Score
 
-        batches = (self.prepare(batch, None, model) for batch in self.batches(model, **reading))
+        batches = self.batches(model, **reading).then(lambda batch: self.prepare(batch, None, model))
         loss = self.summarize(self.measure_batches(model, batches))["loss"]
         unigram = self.unigram(reading.get("split")) if own_data else None
         name = f"Loss in nats per {self.predicted}"
@@ -188,12 +188,15 @@ class LanguageTask(TextTask):
 
     def batches(
         self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]
-    ) -> Iterator[dict[str, Tensor]]:
+    ) -> SharedBatches[dict[str, Tensor]]:
         del reader  # models are compared only if their tokenizers are equal
         blocks = self._inspected_blocks(reading.get("split") or self.default_split)
-        for part in spread(len(blocks), reading):
-            yield {"input_ids": torch.stack([blocks[index]["input_ids"] for index in part]).to(model.device)}
-            reading.get("progress", no_progress)(len(part))
+
+        def load(rows: Sequence[int]) -> dict[str, Tensor]:
+            reading.get("progress", no_progress)(len(rows))
+            return {"input_ids": self.collate(rows_of(blocks, rows))["input_ids"].to(model.device)}
+
+        return ListedBatches(spread(len(blocks), reading), load)
 
     def _inspected_blocks(self, split: str) -> Blocks:
         tokens = self.tokens(split)

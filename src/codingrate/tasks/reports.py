@@ -245,8 +245,8 @@ class Reconstruction:
         """Return the original, masked and reconstructed picture of each image."""
         return [list(row) for row in zip(*(unnormalize(part, self.augment) for part in self.columns), strict=True)]
 
-    def save(self, path: str | Path, scale: int | None = None) -> Path:
-        """Write all pictures side by side to one PNG file; small images are enlarged without blur."""
+    def sheet(self, scale: int | None = None) -> Image:
+        """Return all pictures side by side as one; small images are enlarged without blur."""
         from PIL import Image, ImageDraw
 
         rows = self.pictures()
@@ -259,8 +259,12 @@ class Reconstruction:
             for line, row in enumerate(rows):
                 image = row[column].convert("RGB").resize((size, size), Image.Resampling.NEAREST)
                 sheet.paste(image, (gap + column * (size + gap), top + line * (size + gap)))
+        return sheet
+
+    def save(self, path: str | Path, scale: int | None = None) -> Path:
+        """Write all pictures side by side to one PNG file."""
         with atomic_write(Path(path)) as draft:
-            sheet.save(draft, format="PNG")
+            self.sheet(scale).save(draft, format="PNG")
         return Path(path)
 
 

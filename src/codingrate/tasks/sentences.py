@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from .._distributed import main_process_first
+from .._distributed import ListedBatches, SharedBatches, main_process_first
 from ..data import (
     GLUE,
     SentenceData,
@@ -34,7 +34,7 @@ from ..models.presets import build_config, preset
 from .base import SHOWN, Progress, Reading, Samples, Step, Task, Values, expect_model, freeze_body, no_progress
 from .classification import class_names, labeled_scores
 from .reports import SentenceReport, class_tables
-from .text import TextTask, batched, check_context, token_fields
+from .text import TextTask, batched, check_context, rows_of, token_fields
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -256,13 +256,17 @@ class SequenceClassification(TextTask):
 
     def batches(
         self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]
-    ) -> Iterator[dict[str, Tensor]]:
+    ) -> SharedBatches[dict[str, Tensor]]:
         del reader  # models are compared only if their tokenizers are equal
         dataset = self._filled(reading.get("split") or next(iter(self.data.sentences.validation)))
-        for part in batched(balanced_indices(dataset.labels, reading.get("limit", len(dataset))), reading):
-            batch = self.collate(dataset.__getitems__(part))
-            yield {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
-            reading.get("progress", no_progress)(len(part))
+
+        def load(rows: Sequence[int]) -> dict[str, Tensor]:
+            batch = self.collate(rows_of(dataset, rows))
+            reading.get("progress", no_progress)(len(rows))
+            return {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
+
+        rows = balanced_indices(dataset.labels, reading.get("limit", len(dataset)))
+        return ListedBatches(batched(rows, reading), load)
 
 
 def _check_kind(model: CratePreTrainedModel, sentences: SentenceData) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
+from .._distributed import ListedBatches, SharedBatches
 from .._files import atomic_folder
 from ..data import Documents, check_tokenizer, id_count, load_tokenizer
 from ..errors import CrateError, check_positive
@@ -54,15 +53,16 @@ class TextTask(Task):
         self.tokenizer.model_max_length = model.config.max_tokens
         super().save(model, weights, folder)
 
-    def loaded(self, model: CratePreTrainedModel, dataset: Any, reading: Reading) -> Iterator[dict[str, Any]]:
-        """Yield the batches of a dataset as evaluation reads them, on the model's device."""
-        options: dict[str, Any] = {"collate_fn": self.collate, "generator": torch.Generator()}  # not the global one
-        batch_size = reading.get("batch_size", 64)
-        check_positive(batch_size=batch_size)
-        for batch in DataLoader(dataset, batch_size, **options):
-            prepared = self.prepare(batch, None, model)
-            yield {name: value.to(model.device) for name, value in prepared.items()}
-            reading.get("progress", no_progress)(len(batch["input_ids"]))
+    def loaded(self, model: CratePreTrainedModel, dataset: Any, reading: Reading) -> SharedBatches[dict[str, Any]]:
+        """Return the batches of a dataset as evaluation reads them, on the model's device."""
+        check_positive(batch_size=reading.get("batch_size", 64))
+
+        def load(rows: Sequence[int]) -> dict[str, Any]:
+            batch = self.prepare(self.collate(rows_of(dataset, rows)), None, model)
+            reading.get("progress", no_progress)(len(rows))
+            return {name: value.to(model.device) for name, value in batch.items()}
+
+        return ListedBatches(batched(range(len(dataset)), reading), load)
 
     def data_source(self) -> dict[str, Any]:
         """Return the arguments of `load_text` and `load_sentences` that say which data to open."""
@@ -145,14 +145,19 @@ def check_context(config: CrateConfig, tokenizer: PreTrainedTokenizerBase, key: 
         raise CrateError(f"{key} is {length}, but the model has positions for {config.max_tokens} tokens; lower {key}")
 
 
-def spread(total: int, reading: Reading) -> Iterator[list[int]]:
-    """Yield batches of indices spread evenly over a dataset without classes, at most the limit of them."""
+def rows_of(dataset: Any, rows: Sequence[int]) -> list[Any]:
+    """Return rows of a dataset, with a single look-up if it has one."""
+    several = getattr(dataset, "__getitems__", None)
+    return [dataset[row] for row in rows] if several is None else list(several(list(rows)))
+
+
+def spread(total: int, reading: Reading) -> list[Sequence[int]]:
+    """Return batches of indices spread evenly over a dataset without classes, at most the limit of them."""
     count = min(reading.get("limit", total), total)
-    yield from batched([number * total // count for number in range(count)], reading)
+    return batched([number * total // count for number in range(count)], reading)
 
 
-def batched(indices: list[int], reading: Reading) -> Iterator[list[int]]:
-    """Yield indices in lists of the batch size."""
+def batched(indices: Sequence[int], reading: Reading) -> list[Sequence[int]]:
+    """Return indices in parts of the batch size."""
     size = reading.get("batch_size", 64)
-    for start in range(0, len(indices), size):
-        yield indices[start : start + size]
+    return [indices[start : start + size] for start in range(0, len(indices), size)]

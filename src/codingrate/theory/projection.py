@@ -71,11 +71,33 @@ def draw_tokens(sizes: MixtureSizes, generator: torch.Generator | None = None, *
     K, d, p, n = sizes.K, sizes.d, sizes.p, sizes.n
     if rotate:
         bases = ob.random_bases(K, d, p, generator=generator, dtype=torch.float64)
-    else:
+        sample = ob.sample_tokens(bases, n, 1.0, generator)  # α ~ N(0, I), w ~ N(0, I)
+        clean, noise, labels = sample.clean, sample.tokens - sample.clean, sample.labels
+    else:  # a product with each token's basis would be almost all zeros
         bases = torch.eye(d, dtype=torch.float64).view(d, K, p).transpose(0, 1)
-    sample = ob.sample_tokens(bases, n, 1.0, generator)  # α ~ N(0, I), w ~ N(0, I)
-    noise = (sample.tokens - sample.clean) * (sizes.sigma / math.sqrt(d))
-    return NoisyTokens(sizes, bases, sample.clean / math.sqrt(p), noise, sample.labels)
+        labels = torch.randint(K, (n,), generator=generator)
+        blocks = torch.zeros(n, K, p, dtype=torch.float64)
+        blocks[torch.arange(n), labels] = torch.randn(n, p, generator=generator, dtype=torch.float64)
+        clean, noise = blocks.flatten(1), torch.randn(n, d, generator=generator, dtype=torch.float64)
+    return NoisyTokens(sizes, bases, clean / math.sqrt(p), noise * (sizes.sigma / math.sqrt(d)), labels)
+
+
+def block_inverse(codes: Tensor, beta: float) -> Tensor:
+    """Return (β⁻¹I + A_kᵀA_k)⁻¹ for the codes A_kᵀ (n_k, p) of one subspace, (n_k, n_k) (lem. blockwise-pinv)."""
+    return torch.linalg.inv(torch.eye(len(codes), dtype=codes.dtype) / beta + codes @ codes.mT)
+
+
+def perturbation(tokens: NoisyTokens, k: int) -> tuple[Tensor, Tensor]:
+    """Return the proof's D_k and Ξ_k, both (n, n), with β⁻¹I + (U_k*Z)*(U_k*Z) = D_k + Ξ_k.
+
+    D_k = β⁻¹I + A_k*A_k in the block of the tokens of subspace k (eq. ak-defn), and Ξ_k = Δ*U_kU_k*Δ + Δ*U_kA_k +
+    A_k*U_k*Δ holds every term with noise (eq. xik-defn). The paper sorts tokens by subspace; here they keep their
+    order.
+    """
+    basis = tokens.bases[k]
+    noise, codes = tokens.noise @ basis, tokens.clean @ basis * (tokens.labels == k)[:, None]  # (n, p)
+    block = torch.eye(len(codes), dtype=codes.dtype) / tokens.sizes.beta + codes @ codes.mT
+    return block, noise @ noise.mT + noise @ codes.mT + codes @ noise.mT
 
 
 def projected_noise(tokens: NoisyTokens) -> Tensor:
@@ -88,8 +110,7 @@ def projected_noise(tokens: NoisyTokens) -> Tensor:
     for k, basis in enumerate(tokens.bases):
         own = tokens.labels == k
         codes, noise = tokens.clean[own] @ basis, tokens.noise @ basis  # A_kᵀ (n_k, p), U_kᵀΔ (n, p)
-        gram = torch.eye(len(codes), dtype=codes.dtype) / beta + codes @ codes.mT
-        part = noise - torch.linalg.solve(gram, codes @ noise.mT).mT @ codes
+        part = noise - noise @ codes.mT @ block_inverse(codes, beta) @ codes
         result += (part * ~own[:, None]) @ basis.mT
     return result
 
@@ -124,6 +145,42 @@ def optimal_eps(K: int, d: int, n: int, sigma: float) -> float:
     return math.sqrt(sigma * d / (n * K * math.sqrt(sigma + math.sqrt(n / d))))
 
 
+def remark_bound(sizes: MixtureSizes) -> float:
+    """Return the remark's bound at η = β⁻¹: K^{3/2}σ² + σ²d/(nε²) + (nK²/d)(σ + √(n/d))ε²."""
+    K, sigma, square, share = sizes.K, sizes.sigma, sizes.eps**2, sizes.n / sizes.d
+    return K**1.5 * sigma**2 + sigma**2 / (share * square) + share * K**2 * (sigma + math.sqrt(share)) * square
+
+
+def deviation(n: int, constant: float = 1.0) -> float:
+    """Return C₁√(n log n), the deviation of a class's number of tokens that B.3 excludes.
+
+    C₁ is the constant of its proposition on binomials, P(|B − n/k| > C₁√(n log n)) ≤ C₂n⁻² for all n and k. Hoeffding's
+    inequality bounds the left side by 2n^(−2C₁²), so C₁ = 1 is enough. At k = 2 the binomial is as wide as Hoeffding's
+    inequality allows, so no smaller constant is valid for all n. (The proof aims at n⁻³, for which C₁ = √1.5.)
+    """
+    return constant * math.sqrt(n * math.log(n))
+
+
+def broken_assumptions(sizes: MixtureSizes, gram: float = 1.0) -> list[str]:
+    """Return the conditions of the theorem that these sizes break, with every constant that the paper leaves open as 1.
+
+    The orthogonality of the subspaces and Kp = d are built into `MixtureSizes`. `gram` is C₄, the constant of
+    ‖A_kᵀA_k − I‖ ≤ C₄√(n/d). No value below 2 is valid for large sizes, where the spectrum of A_kᵀA_k ends at
+    1 ± 2√(n/d); the default is 1 all the same, so that what is broken is broken with every constant.
+    """
+    K, p, n, d = sizes.K, sizes.p, sizes.n, sizes.d
+    share = max(6.0, 2 * gram**2)  # 6C₂²n ≤ d and 2C₄²n ≤ d
+    conditions = {
+        "ε ≤ 1": sizes.eps <= 1,
+        "d ≥ n ≥ p ≥ K ≥ 2": d >= n >= p >= K >= 2,
+        "√(n log n) ≤ n/2K": deviation(n) <= n / (2 * K),
+        f"{share:g}n ≤ d": share * n <= d,
+        "σ ≤ 1": sizes.sigma <= 1,
+        "βσ ≤ ½": sizes.beta * sizes.sigma <= 0.5 * (1 + 1e-12),
+    }
+    return [name for name, holds in conditions.items() if not holds]
+
+
 def signal_gain(z: Tensor, clean: Tensor) -> float:
     """Return ⟨Z⁺, X⟩/⟨X, X⟩, the share of the signal that a step keeps."""
     return float((z * clean).sum() / clean.square().sum())
@@ -137,7 +194,8 @@ def event_constants(tokens: NoisyTokens) -> tuple[float, float, float]:
     """
     sizes = tokens.sizes
     root = math.sqrt(sizes.n / sizes.d)
-    noise = float(torch.linalg.matrix_norm(tokens.noise, 2)) / sizes.sigma - root
+    gram = tokens.noise @ tokens.noise.mT  # its eigenvalues are cheaper than singular values
+    noise = math.sqrt(float(torch.linalg.eigvalsh(gram)[-1])) / sizes.sigma - root
     largest, deviation = -math.inf, 0.0
     for k, basis in enumerate(tokens.bases):
         codes = tokens.clean[tokens.labels == k] @ basis  # A_kᵀ (n_k, p)

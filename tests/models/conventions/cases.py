@@ -21,11 +21,22 @@ TEXT = ("masked-lm", "sequence-classification", "causal-lm", "text-body")
 CONTROLS = {"vit": "image-classification", "gpt2": "causal-lm"}  # model of transformers: the family that it resembles
 
 
-def cases(*families: str, attention: tuple[str, ...] = ATTENTION, controls: bool = True) -> Any:
-    """Parametrize a test by family and attention, and by the controls of these families."""
-    pairs = [(family, name) for family in families for name in attention]
-    pairs += [(name, "control") for name, family in CONTROLS.items() if controls and family in families]
-    return pytest.mark.parametrize(("family", "attention"), pairs, ids=map("-".join, pairs))
+def cases(*families: str, attention: tuple[str, ...] = ATTENTION, controls: bool = True, costly: bool = False) -> Any:
+    """Parametrize a test by family and attention, and by the controls of these families.
+
+    Of a `costly` test only a cover runs quickly: every family with the first attention, every other attention with a
+    family of images and one of texts, and the controls. The other pairs are slow tests.
+    """
+    both = [next((name for name in families if name in kind), None) for kind in (VISION, TEXT)]
+    pairs = []
+    for family in families:
+        for name in attention:
+            quick = not costly or name == attention[0] or family in both
+            pairs.append(pytest.param(family, name, id=f"{family}-{name}", marks=() if quick else pytest.mark.slow))
+    for name, family in CONTROLS.items():
+        if controls and family in families:
+            pairs.append(pytest.param(name, "control", id=f"{name}-control"))
+    return pytest.mark.parametrize(("family", "attention"), pairs)
 
 
 def build(family: str, attention: str, **fields: Any) -> Any:

@@ -28,7 +28,7 @@ def targets(attention):
 
 
 @torch.no_grad()
-@cases(*FAMILIES)
+@cases(*FAMILIES, costly=True)
 def test_lora_has_an_effect_which_merging_keeps(family, attention):
     given = {key: x.double() if x.is_floating_point() else x for key, x in inputs(family).items()}
     for target in targets(attention):
@@ -43,7 +43,7 @@ def test_lora_has_an_effect_which_merging_keeps(family, attention):
         torch.testing.assert_close(output(merged, given), adapted_output, rtol=1e-5, atol=1e-5)
 
 
-@cases(*FAMILIES)
+@cases(*FAMILIES, costly=True)
 def test_only_adapters_are_trained(family, attention):
     given = inputs(family)
     for target in targets(attention):
@@ -116,7 +116,7 @@ def offloads(tmp_path):
 
 @torch.no_grad()
 @pytest.mark.filterwarnings("ignore::UserWarning:accelerate", "ignore::FutureWarning")
-@cases(*FAMILIES)
+@cases(*FAMILIES, costly=True)
 def test_offloaded_weights_give_the_same_output(family, attention, tmp_path):
     given = inputs(family)
     for name, offload in offloads(tmp_path).items():
@@ -130,7 +130,7 @@ def test_offloaded_weights_give_the_same_output(family, attention, tmp_path):
 
 @torch.no_grad()
 @pytest.mark.filterwarnings("ignore:.*device_map keys do not match any submodules:UserWarning")  # the mask token
-@cases(*FAMILIES)
+@cases(*FAMILIES, costly=True)
 def test_a_device_map_with_little_memory_gives_the_same_output(family, attention, tmp_path):
     model, given = (
         build(family, attention, **{"n_layer" if family == "gpt2" else "num_hidden_layers": 7}),

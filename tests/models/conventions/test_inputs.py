@@ -223,7 +223,7 @@ def test_image_features_are_pooled(attention, pooling, tmp_path):
 
 @compiler
 @torch.no_grad()
-@cases(*FAMILIES)
+@cases(*FAMILIES, costly=True)
 def test_an_export_with_batch_two_answers_batch_seven(family, attention):
     model = build(family, attention, **({"use_cache": False} if family in (*TEXT, "gpt2") else {}))
     axes = {0: torch.export.Dim("batch")}

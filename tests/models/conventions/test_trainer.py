@@ -38,7 +38,7 @@ def assert_mean(whole, family, attention, data, **fields):
     assert whole[0] == pytest.approx(float(loss.detach()), rel=1e-6)
 
 
-@cases(*TRAINED)
+@cases(*TRAINED, costly=True)
 def test_four_accumulated_batches_equal_one(family, attention, tmp_path):
     fields = {} if attention == "control" else {"orthogonality": "penalty", "orthogonality_weight": 1e-2}
     whole = train(family, attention, tmp_path, SAMPLES, **fields)

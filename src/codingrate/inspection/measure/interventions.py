@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -18,6 +18,7 @@ from ...models.base import CratePreTrainedModel, eval_mode
 from ...models.layers import EncoderLayer
 from ...operators import DictionarySparsifier
 from ...operators.sparsify import ISTA
+from .tracing import ForwardTrace, trace
 
 Pair = tuple[int, int]
 
@@ -56,6 +57,12 @@ class Intervention:
                 raise unknown_name("key of an intervention", name, known)
         return cls(**values)
 
+    def first_layer(self, depth: int) -> int:
+        """Return the first layer of a model of some depth that gives other tokens than before, or is not computed."""
+        scaled = self.sparsity != 1 or self.step_size != 1
+        layers = [layer for layer, _ in (*self.heads, *self.atoms)]
+        return min([*layers, *([1] if scaled else []), (self.layers or depth) + 1])
+
     def to_dict(self) -> dict[str, Any]:
         """Return the changes as plain values, without those that change nothing."""
         default = Intervention()
@@ -79,9 +86,13 @@ def intervene(model: CratePreTrainedModel, intervention: Intervention) -> CrateP
 
     Building it takes no more than a copy of the module tree, so that it can be done for every question.
     """
-    changed = _shared_copy(model)
+    return _intervened(_shared_copy(model), intervention)
+
+
+def _intervened(changed: CratePreTrainedModel, intervention: Intervention) -> CratePreTrainedModel:
+    """Change a copied model, and return it."""
     layers = _layers(changed)
-    _check(intervention, model, layers)
+    _check(intervention, changed, layers)
     for number, layer in enumerate(layers, 1):
         off = [head for at, head in intervention.heads if at == number]
         if off:
@@ -94,7 +105,8 @@ def intervene(model: CratePreTrainedModel, intervention: Intervention) -> CrateP
             sparsity = sparsifier.spec.sparsity * intervention.sparsity
             step_size = sparsifier.spec.step_size * intervention.step_size
             sparsifier.spec = dataclasses.replace(sparsifier.spec, sparsity=sparsity, step_size=step_size)
-            sparsifier._cached = None
+            if isinstance(sparsifier, ISTA):
+                sparsifier.scale_step(intervention.step_size)
     config, body = changed.config, _body(changed)
     config.sparsity, config.step_size = (
         config.sparsity * intervention.sparsity,
@@ -139,14 +151,24 @@ def _layers(model: CratePreTrainedModel) -> list[EncoderLayer]:
     return list(layers)
 
 
-def _shared_copy(model: CratePreTrainedModel) -> CratePreTrainedModel:
-    """Copy the modules of a model, not its parameters and buffers."""
-    tensors = (*model.parameters(), *model.buffers())
-    changed = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
-    for old, new in zip(model.modules(), changed.modules(), strict=True):
-        if isinstance(old, ISTA) and isinstance(new, ISTA):
-            new._cached = old._cached  # valid for the same dictionary
-    return changed
+def _shared_copy(model: CratePreTrainedModel, only: Collection[nn.Module] | None = None) -> CratePreTrainedModel:
+    """Copy the module tree of a model and its config, not its parameters and buffers; `only` some modules, or all."""
+    config, copies = copy.copy(model.config), dict[nn.Module, Any]()
+
+    def copied(module: nn.Module) -> Any:
+        if only is not None and module not in only:
+            return module
+        if module not in copies:
+            new: Any = object.__new__(type(module))
+            for name, value in vars(module).items():  # children, parameters, buffers and hooks are dictionaries
+                new.__dict__[name] = value.copy() if isinstance(value, dict) else value
+            new._modules = {name: child and copied(child) for name, child in module._modules.items()}
+            if getattr(module, "config", None) is model.config:
+                new.config = config
+            copies[module] = new
+        return copies[module]
+
+    return cast(CratePreTrainedModel, copied(model))
 
 
 def _check(intervention: Intervention, model: CratePreTrainedModel, layers: list[EncoderLayer]) -> None:
@@ -170,34 +192,99 @@ def _check(intervention: Intervention, model: CratePreTrainedModel, layers: list
         )
 
 
-def rank_heads(model: CratePreTrainedModel, target: int | None = None, **inputs: Tensor) -> pd.DataFrame:
+class _Tokens(nn.Module):
+    """An embedding that returns given tokens, whatever it reads."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        super().__init__()
+        self.tokens = tokens
+
+    def forward(self, *_: Any) -> Tensor:
+        return self.tokens
+
+
+def _continue_from(model: CratePreTrainedModel, first: int, tokens: Tensor) -> list[EncoderLayer]:
+    """Let a copied model start at the layer with index `first`, from its input `tokens`; return what is left of it."""
+    body = _body(model)
+    body.embedding, body.layers = _Tokens(tokens), nn.ModuleList(_layers(model)[first:])
+    model.config.num_hidden_layers = len(body.layers)
+    return _layers(model)
+
+
+def retrace(
+    model: CratePreTrainedModel,
+    intervention: Intervention,
+    passed: ForwardTrace,
+    inputs: Tensor | Mapping[str, Any],
+) -> ForwardTrace:
+    """Return the trace of a model with an intervention, given the trace of the model itself on the same inputs.
+
+    Layers before the first changed one give the tokens that they gave, so only the others are computed.
+    """
+    layers, body = _layers(model), _body(model)
+    first = intervention.first_layer(len(layers)) - 1
+    scaled = intervention.sparsity != 1 or intervention.step_size != 1
+    own: set[nn.Module] = {model, body, body.layers}  # modules that the intervention writes to
+    for number, layer in enumerate(layers, 1):
+        if any(at == number for at, _ in intervention.heads):
+            own |= {layer, layer.attention}
+        if scaled or any(at == number for at, _ in intervention.atoms):
+            own |= {layer, layer.sparsifier}
+    changed = _intervened(_shared_copy(model, own), intervention)
+    _continue_from(changed, first, passed.tokens[first])
+    rest = trace(changed, inputs)
+    joined: Any = {
+        name: (*getattr(passed, name)[:first], *getattr(rest, name))
+        for name in ("tokens", "compressed", "bases", "dictionaries", "layers")
+    }
+    return dataclasses.replace(rest, encoder_depth=first + rest.encoder_depth, **joined)
+
+
+def rank_heads(
+    model: CratePreTrainedModel,
+    target: int | None = None,
+    position: int = -1,
+    progress: Callable[[int, int], object] | None = None,
+    **inputs: Tensor,
+) -> pd.DataFrame:
     """Rank the heads of a model by how much the probability of an answer drops when each is switched off alone.
 
     `inputs` are those of the model for a single sample: `pixel_values` of a classifier, `input_ids` of a text model,
-    whose answer is the next token. `target` is the class or token. Default: the most probable one. All heads are
-    computed in one batch. The table has a row for each head, the most important first: `layer` and `head` (from 1),
-    `before`, `after` and `drop` (before − after).
+    whose answer is the token that it predicts at `position`, by default the last: the next token of a causal model.
+    `target` is the class or token. Default: the most probable one. The heads of a layer are computed in one batch,
+    from the tokens that the layer reads. `progress` is called with the number of layers done and their total. The
+    table has a row for each head, the most important first: `layer` and `head` (from 1), `before`, `after` and
+    `drop` (before − after).
     """
-    layers = _layers(model)
-    count = model.config.num_attention_heads
+    depth, count = len(_layers(model)), model.config.num_attention_heads
     if any(len(value) != 1 for value in inputs.values()):
         raise CrateError("rank_heads reads one sample; pass inputs with a batch of one")
-    changed = _shared_copy(model)
-    size = len(layers) * count + 1  # the last one is the model itself
-    for number, layer in enumerate(_layers(changed)):
-        mask = torch.ones(size, count, 1, 1, dtype=layer.attention_norm.weight.dtype, device=model.device)
-        mask[torch.arange(count) + number * count, torch.arange(count)] = 0
-        layer.attention.head_mask = mask
-    with eval_mode(changed), torch.inference_mode():
-        repeated = {name: value.expand(size, *value.shape[1:]) for name, value in inputs.items()}
-        logits = changed(**repeated).logits
-    logits = logits[:, -1] if logits.ndim == 3 else logits
-    probability = logits.double().softmax(-1)
-    answer = int(probability[-1].argmax()) if target is None else target
-    values = probability[:, answer].tolist()
+    repeated = {name: value.expand(count, *value.shape[1:]) for name, value in inputs.items()}
+    off: list[Tensor] = []
+
+    def probabilities(logits: Tensor | None) -> Tensor:
+        """Return the distribution of the answer, (batch, answers)."""
+        logits = cast(Tensor, logits)
+        return (logits[:, position] if logits.ndim == 3 else logits).double().softmax(-1)
+
+    original = _shared_copy(model)
+    with eval_mode(original), torch.inference_mode():
+        passed = trace(original, inputs)
+        before = probabilities(passed.logits)[0]
+        answer = int(before.argmax()) if target is None else target
+        for number in range(depth):
+            changed = _shared_copy(original)
+            tokens = passed.tokens[number]
+            layer = _continue_from(changed, number, tokens.expand(count, *tokens.shape[1:]))[0]
+            layer.attention.head_mask = 1 - torch.eye(count, dtype=tokens.dtype, device=tokens.device)[..., None, None]
+            off.append(probabilities(changed(**repeated).logits)[:, answer])
+            if progress is not None:
+                progress(number + 1, depth)
+    after = torch.stack(off)  # (layers, K)
     rows = [
-        {"layer": index // count + 1, "head": index % count + 1, "before": values[-1], "after": value}
-        for index, value in enumerate(values[:-1])
+        {"layer": layer, "head": head, "before": float(before[answer]), "after": value}
+        for layer, values in enumerate(after.tolist(), 1)
+        for head, value in enumerate(values, 1)
     ]
     table = pd.DataFrame(rows)
     table["drop"] = table["before"] - table["after"]

@@ -56,14 +56,14 @@ class Units:
 
 
 @torch.no_grad()
-def codes(passed: ForwardTrace, layer: int) -> Tensor:
-    """Return the sparse code of one layer, (batch, n, U).
+def codes(passed: ForwardTrace, layer: int, tokens: slice = slice(None)) -> Tensor:
+    """Return the sparse code of one layer, (batch, n, U), of all tokens or some.
 
     The code of ISTA is Z^{ℓ+1} itself, so U = d and a unit is one of its coordinates (paper 2.4). The overcomplete
     dictionary of CRATE-alpha computes its code A₂ within the layer, with U = m·d.
     """
     module = cast(EncoderLayer, passed.layers[layer])  # text models have no decoder layers
-    half = passed.compressed[layer]
+    half = passed.compressed[layer][:, tokens]
     x = module.sparsifier_norm(half) if module.norm_first else half
     if isinstance(module.sparsifier, OvercompleteDictionary):
         return module.sparsifier.codes(x)

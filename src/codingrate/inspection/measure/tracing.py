@@ -16,7 +16,8 @@ from ...models.base import CrateModel, CratePreTrainedModel
 from ...models.config import CrateConfig
 from ...models.distillation import CrateForSelfDistillation
 from ...models.layers import DecoderLayer, EncoderLayer
-from ...operators import DictionarySparsifier, OvercompleteDictionary, SubspaceAttention
+from ...operators import MHSA, TSSA, DictionarySparsifier, OvercompleteDictionary, SubspaceAttention
+from ...operators.attention import rotate
 
 SIZE = 50  # number of rows and columns of the part that is drawn, as in the paper
 TAIL = 1.0  # percentage of values at each end that share the extreme color, so that outliers do not dominate the scale
@@ -46,6 +47,7 @@ class ForwardTrace:
     encoder_depth: int  # number of encoder layers; the remaining layers belong to the decoder
     mask: Tensor | None = None  # True for real tokens and False for padding, (batch, n)
     decoder_input: Tensor | None = None  # input of the first decoder layer of an autoencoder
+    logits: Tensor | None = None  # output of the model's head; None if it has none
 
     def attention_input(self, layer: int) -> Tensor:
         """Return the input of a layer's attention, (batch, n, d): its norm of Z^ℓ, or of Z^{ℓ+½} in a decoder."""
@@ -67,6 +69,19 @@ class ForwardTrace:
         if weights is None:
             raise CrateError("attention 'tssa' has no weights between pairs of tokens; use a model with 'mssa'")
         return weights
+
+    def attention_of(self, layer: int, token: int) -> Tensor:
+        """Compute the attention of one token in one layer, (batch, K, n): a row of `attention`, without the others."""
+        attention: Any = self.layers[layer].attention
+        if not isinstance(attention, (SubspaceAttention, MHSA)) or isinstance(attention, TSSA):
+            raise UnavailableError("attention 'tssa' has no weights between pairs of tokens; use a model with 'mssa'")
+        with torch.no_grad():
+            query, key, value = attention.project_heads(self.attention_input(layer))
+            if attention.spec.rotary:
+                query, key = rotate(query), rotate(key)
+            row = query[:, :, token : token + 1]
+            _, weights = attention.attend(row, key, value, self.mask, True, token)
+        return cast(Tensor, weights)[:, :, 0]
 
 
 @torch.no_grad()
@@ -95,6 +110,7 @@ def trace(
         encoder_depth=model.config.num_hidden_layers,
         mask=None if mask is None else mask.bool(),
         decoder_input=getattr(output, "decoder_input", None),
+        logits=getattr(output, "logits", None),
     )
 
 
@@ -215,13 +231,48 @@ def token_heat(passed: ForwardTrace, sample: int = 0, size: int = SIZE, seed: in
     """Return |Z^{ℓ+1}| of one sample at random tokens and coordinates, (size, size) by layer ℓ from 1 (paper 4.2).
 
     The tokens and coordinates are the same at every encoder layer, sorted, and fewer if the sample has fewer. Padding
-    is left out. The paper draws such entries without saying how it chose them.
+    is left out. The paper draws a random 50 × 50 part of Z^ℓ, and does not say whether it is the same in all layers.
     """
     layers = sample_tokens(passed, sample)
     generator = torch.Generator().manual_seed(seed)
     count, d = next(iter(layers.values())).shape
     rows, columns = (torch.randperm(n, generator=generator)[:size].sort().values for n in (count, d))
     return {layer: z.cpu()[rows[:, None], columns].abs() for layer, z in layers.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class ColorBasis:
+    """Principal components of patches as red, green and blue; `pca_colors` describes them."""
+
+    mean: Tensor  # (d,)
+    vectors: Tensor  # a column per component with variance, (d, at most 3), signs fixed
+    bounds: NDArray[np.float64]  # values of each component that become 0 and 1, (components, 2)
+    shares: NDArray[np.float64]  # of the variance, (3,)
+
+    @classmethod
+    def fit(cls, patches: Tensor) -> ColorBasis:
+        """Find the components of patches (n, d)."""
+        patches, d = patches.double().cpu(), patches.shape[-1]
+        mean = patches.mean(0)
+        centered = patches - mean
+        variances, vectors = torch.linalg.eigh(centered.mT @ centered)  # ascending
+        total = variances.clamp(min=0).sum()
+        rounding = d * torch.finfo(torch.float64).eps
+        kept = [d - 1 - i for i in range(min(3, d)) if variances[d - 1 - i] > rounding * patches.square().sum()]
+        chosen, shares = vectors[:, kept], np.zeros(3)
+        chosen = chosen * chosen.gather(0, chosen.abs().argmax(0)[None]).sign()
+        shares[: len(kept)] = (variances[kept] / total).numpy()
+        bounds = np.percentile((centered @ chosen).numpy(), [TAIL, 100 - TAIL], axis=0).T
+        return cls(mean, chosen, bounds, shares)
+
+    def colors(self, patches: Tensor) -> NDArray[np.float64]:
+        """Color patches (n, d), with values in [0, 1], (n, 3)."""
+        values = ((patches.double().cpu() - self.mean) @ self.vectors).numpy()
+        colors = np.full((len(values), 3), 0.5)
+        for component, (low, high) in enumerate(self.bounds):
+            if high > low:
+                colors[:, component] = np.clip((values[:, component] - low) / (high - low), 0, 1)
+        return colors
 
 
 def pca_colors(tokens: Tensor, grid: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -236,18 +287,6 @@ def pca_colors(tokens: Tensor, grid: tuple[int, int]) -> tuple[NDArray[np.float6
     batch, n, d = tokens.shape
     if n - rows * columns not in (0, 1):
         raise CrateError(f"{n} tokens do not fill the grid {rows} × {columns}, with or without a class token")
-    patches = tokens[:, n - rows * columns :].reshape(-1, d).double().cpu()
-    centered = patches - patches.mean(0)
-    variances, vectors = torch.linalg.eigh(centered.mT @ centered)  # ascending
-    total = variances.clamp(min=0).sum()
-    rounding = d * torch.finfo(torch.float64).eps
-    kept = [d - 1 - i for i in range(min(3, d)) if variances[d - 1 - i] > rounding * patches.square().sum()]
-    colors, shares = np.full((len(patches), 3), 0.5), np.zeros(3)
-    for component, index in enumerate(kept):
-        vector = vectors[:, index]
-        values = (centered @ vector * vector[vector.abs().argmax()].sign()).numpy()
-        low, high = np.percentile(values, [TAIL, 100 - TAIL])
-        if high > low:
-            colors[:, component] = np.clip((values - low) / (high - low), 0, 1)
-        shares[component] = variances[index] / total
-    return colors.reshape(batch, rows, columns, 3), shares
+    patches = tokens[:, n - rows * columns :].reshape(-1, d)
+    basis = ColorBasis.fit(patches)
+    return basis.colors(patches).reshape(batch, rows, columns, 3), basis.shares

@@ -69,10 +69,10 @@ def token_panel(passed: ForwardTrace, sample: int = 0, design: Design | None = N
         )
     ]
     return Panel(
-        "tokens",
-        "Tokens of one sample after each layer",
+        f"tokens-{sample + 1}" if sample else "tokens",
+        f"Tokens of {f'sample {sample + 1}' if sample else 'one sample'} after each layer",
         "In a trained CRATE, Z^{ℓ+1} becomes sparser with depth, except in the last layer, and more structured, that "
-        "is of lower rank (4.2). In a ViT it does not (appendix).",
+        "is of lower rank (4.2). The appendix finds that a ViT does not optimize the objective.",
         f"For this sample's {count} tokens in {d} dimensions, {'; '.join(finding.measured for finding in findings)}.",
         partial(draw_grid, pictures=pictures, captions=captions, scale=f"|z| / {100 - TAIL:g}th percentile", **style),
         table,
@@ -134,8 +134,8 @@ def attention_panel(
     expected = (
         "The maps of a ViT that was trained on labels alone do not follow objects, whereas those of CRATE do (4.3)."
         if model.config.attention == "mhsa"
-        else "In its second to last layer, a CRATE that was trained on labels alone attends to the main object, each "
-        "head to a part of it, so its maps segment the image; a ViT trained in the same way does not (4.3)."
+        else "In its second to last layer, a CRATE that was trained on labels alone attends to the main object, and "
+        "some heads to a part of it, so its maps segment the image; a ViT trained in the same way does not (4.3)."
     )
     uniform = float(mass_masks(np.ones_like(attended[0].maps["mean"]), mass).mean())
     measured = (

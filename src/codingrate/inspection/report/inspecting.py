@@ -6,7 +6,7 @@ import dataclasses
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -20,6 +20,7 @@ from PIL.Image import Image
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ..._chart import STYLE as CHART_STYLE
 from ..._files import atomic_folder, to_plain, write_json, write_text
 from ..._page import Picture, render, render_figure
 from ..._report import Report
@@ -31,7 +32,7 @@ from ..measure.rates import layerwise
 from ..measure.tracing import TextBatch, trace
 from .images import attention_panel, head_panel, pca_panel, token_panel
 from .layers import Design, layer_panels, training_panels
-from .panel import Panel
+from .panel import Panel, page_charts
 from .subspaces import subspace_panels
 from .summary import Outcome, key_panels
 from .text import text_panels
@@ -116,7 +117,8 @@ class InspectionReport(Report):
                 html = panel.table.head(ROWS).to_html(float_format="{:.4g}".format, **style)
                 tables[panel.name] = Markup(html)
         values: dict[str, Any] = {name: getattr(self, name) for name in ("title", "panels", "facts", "notes")}
-        values |= {"outcome": self.outcome, "keys": key_panels(self.panels)}
+        values |= {"outcome": self.outcome, "keys": key_panels(self.panels), "chart_style": Markup(CHART_STYLE)}
+        values["charts"] = {panel.name: [Markup(svg) for svg in page_charts(panel)] for panel in self.panels}
         return render("inspection.html", **values, pictures=pictures, files=files, tables=tables, rows=ROWS)
 
 
@@ -161,13 +163,15 @@ def inspect_models(
     layers: Sequence[int] | None = None,
     eps: float | None = None,
     measure: str = "paper",
+    token_samples: int = 1,
     notes: Iterable[str] = (),
     command: str | None = None,
     progress: Progress | None = None,
 ) -> InspectionReport:
     """Measure the layers of all models and look closely at the first; see `layerwise` for `layers`, `eps`, `measure`.
 
-    `layers` are indices, from 0 or, if negative, from the end. The report numbers layers from 1.
+    `layers` are indices, from 0 or, if negative, from the end. The report numbers layers from 1. `token_samples` is the
+    number of images whose tokens are drawn, each in a panel of its own, at most six.
     `data` describes the samples in the report (name and split); an entry `samples` is their expected number, which is
     replaced by the number of samples read. `notes` are read after the samples, so a generator can report what was
     left out. `command` is the command that reproduces the report.
@@ -177,24 +181,15 @@ def inspect_models(
         raise CrateError("inspect_models got no models; give at least one")
     show = progress or (lambda description, total: nullcontext(lambda amount=1: None))
     tables: dict[str, pd.DataFrame] = {}
-    counts = [0] * len(subjects)
-    pixels: list[Tensor] = []  # the first images of the first model
-
-    def read(index: int, advance: Callable[..., None]) -> Iterator[Batch]:
-        for batch in subjects[index].batches():
-            if isinstance(batch, Tensor) and index == 0:
-                pixels.extend(batch[: PICTURES - len(pixels)])
-            size = len(batch if isinstance(batch, Tensor) else batch["input_ids"])
-            counts[index] += size
-            yield batch
-            advance(size)
-
-    for index, subject in enumerate(subjects):
+    for subject in subjects:
         with show(f"measure {subject.name}", data.get("samples", 0)) as advance:
-            tables[subject.name] = layerwise(subject.body, read(index, advance), eps, layers=layers, measure=measure)
+            tables[subject.name] = layerwise(
+                subject.body, subject.batches(), eps, layers=layers, measure=measure, progress=advance
+            )
+    pixels = _first_images(subjects[0])
     designs = {subject.name: subject.design for subject in subjects}
     with show("look inside", 0):
-        panels, missing = subject_panels(subjects[0], tables, pixels, layers, designs)
+        panels, missing = subject_panels(subjects[0], tables, pixels, layers, designs, token_samples)
     with show("summarize", 0):
         outcome, failed = _measure_outcome(subjects[0], pixels)
     facts: dict[str, Any] = {}
@@ -207,7 +202,7 @@ def inspect_models(
             "parameters": subject.model.num_parameters(),
             "config": {key: value for key, value in config.to_dict().items() if key in shown},
         }
-    facts["Data"] = {**data, "samples": counts[0]}
+    facts["Data"] = {**data, "samples": int(tables[subjects[0].name]["samples"].iloc[0])}
     if command is not None:
         facts["Command"] = command
     cuda = torch.cuda.is_available()
@@ -224,6 +219,17 @@ def inspect_models(
     encoders = [f"{name} is an autoencoder. Its encoder was inspected, on whole images." for name in autoencoders]
     title = f"Inspection of {' and '.join(tables)}"
     return InspectionReport(title, panels, facts, [*notes, *failed, *missing, *encoders], tables, outcome)
+
+
+def _first_images(subject: Subject) -> list[Tensor]:
+    """Return the first images that a vision model reads."""
+    images: list[Tensor] = []
+    if subject.model.config.modality == "vision":
+        for batch in cast(Iterable[Tensor], subject.batches()):
+            images.extend(batch[: PICTURES - len(images)])
+            if len(images) == PICTURES:
+                break
+    return images
 
 
 def _measure_outcome(subject: Subject, pixels: list[Tensor]) -> tuple[Outcome | None, list[str]]:
@@ -243,6 +249,7 @@ def subject_panels(
     pixels: list[Tensor],
     layers: Sequence[int] | None,
     designs: Mapping[str, Design],
+    token_samples: int = 1,
 ) -> tuple[list[Panel], list[str]]:
     """Build the panels of a vision or a text model, and notes on those that do not apply to it.
 
@@ -257,7 +264,7 @@ def subject_panels(
         "layers": lambda: layer_panels(tables, designs),
         "training": lambda: [] if history is None or not trained else training_panels(history, design),
         "subspaces": lambda: subspace_panels(model, trained),
-        "tokens": lambda: [token_panel(passed, design=design)],
+        "tokens": lambda: [token_panel(passed, sample, design) for sample in range(min(token_samples, count))],
     }
     inputs: Batch
     if model.config.modality == "vision":
@@ -279,6 +286,7 @@ def subject_panels(
         ids, mask = inputs["input_ids"][0], inputs.get("attention_mask")
         text = str(tokenizer.decode(ids if mask is None else ids[mask[0].bool()], skip_special_tokens=True))
         parts = {"text": lambda: text_panels(model, tokenizer, batches, text, layer=layer, trained=trained), **parts}
+    count = len(inputs if isinstance(inputs, Tensor) else inputs["input_ids"])
     with eval_mode(model):
         passed = trace(model, inputs, layers)
     panels: list[Panel] = []

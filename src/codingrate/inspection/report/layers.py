@@ -79,7 +79,8 @@ def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Desig
         }
         draw_curves = partial(draw_plots, plots=curves, **draw)
         table = columns(*plots, *others)
-        return Panel(name, title, expected, sentences(findings), draw_curves, table, findings, unjudged)
+        shown: Any = {"plots": curves, "from_zero": draw.get("from_zero", False)}
+        return Panel(name, title, expected, sentences(findings), draw_curves, table, findings, unjudged, **shown)
 
     def trends(part: str, **named: tuple[str, Prediction]) -> list[Finding]:
         """Judge columns, each with its name and its prediction, for every model."""
@@ -101,8 +102,9 @@ def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Desig
         panel(
             "compression",
             "Compression: coding rate against each layer's own subspaces, after attention",
-            "In a trained CRATE, R^c(Z^{ℓ+½} | U^ℓ) falls from layer to layer in most cases (4.2). In a ViT it does "
-            "not (appendix); there its value matrices take the place of U.",
+            "In a trained CRATE, R^c(Z^{ℓ+½} | U^ℓ) falls from layer to layer in most cases (4.2). The "
+            "appendix finds that a ViT does not optimize the objective; it does not say against which subspaces. Here "
+            "the value matrices of a ViT take the place of U.",
             trends("compresses", compression=("R^c", FALLS)),
             {"compression": "$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$"},
         ),
@@ -117,12 +119,14 @@ def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Desig
             columns(*step),
             changes,
             unjudged,
+            plots=steps,
         ),
         panel(
             "sparsity",
             "Sparsity: share of non-zero entries after each layer",
             "In a trained CRATE, the share of non-zero entries falls from layer to layer in most cases. It may rise in "
-            "the last layer, which the head reads and which is not judged (4.2). In a ViT it does not fall (appendix).",
+            "the last layer, which the head reads and which is not judged (4.2). The appendix finds that a ViT "
+            "does not optimize the objective.",
             trends("sparsifies", nonzero=("the non-zero share", FALLS_BEFORE_LAST)),
             {"nonzero": "$\\|Z^{\\ell+1}\\|_0\\,/\\,(dn)$"},
             from_zero=True,
@@ -130,8 +134,8 @@ def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Desig
         panel(
             "small-entries",
             "Share of small entries",
-            "The appendix counts |z| < τ for τ = 1.0, 0.5 and 0.1, because entries of a ViT are never exactly zero. "
-            "In a trained CRATE the shares rise with depth, except in the last layer; in a ViT they do not.",
+            "The appendix plots the share of |z| < τ for τ = 1.0, 0.5 and 0.1 and states no trend. If the tokens of a "
+            "trained CRATE become sparser with depth, the shares rise, except in the last layer; this is judged.",
             trends(
                 "sparsifies",
                 **{f"below_{tau:g}": (f"the share under {tau:g}", RISES_BEFORE_LAST) for tau in THRESHOLDS},
@@ -152,34 +156,45 @@ def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Desig
 
 
 def training_panels(metrics: Path, design: Design | None = None) -> list[Panel]:
-    """Build the panel on the layers across training from a run's metrics.jsonl, if it has at least two epochs."""
-    try:
-        table = across_training(metrics)
-    except (CrateError, OSError):
-        return []
-    epochs = sorted(table["epoch"].unique())
-    if len(epochs) < 2:
-        return []
-    before, after = (table[table["epoch"] == epoch] for epoch in (epochs[0], epochs[-1]))
+    """Build a panel on the layers across training for each split in a run's metrics.jsonl with at least two epochs."""
+    panels = []
+    names = {"evaluation": ("across-training", ""), "training": ("across-training-train", ", training split")}
     design = design or Design()
-    white_box = design.compresses and design.sparsifies
-    findings = judge_training(before, after, white_box=white_box)
-    panel = Panel(
-        "across-training",
-        "Layers across training",
-        "An untrained CRATE does not optimize the objective effectively. With training, R^c and the share of non-zero "
-        "entries come to fall with depth, the latter except in the last layer, and by more than before (4.2).",
-        f"Between epoch {epochs[0]:g} and epoch {epochs[-1]:g}: {sentences(findings)}",
-        partial(draw_history, table=table),
-        table,
-        findings,
-        FEW if white_box else "the prediction is for CRATE, and this model is a black box",
-    )
-    return [panel]
+    for split, (name, addition) in names.items():
+        try:
+            table = across_training(metrics, split)
+        except (CrateError, OSError):
+            continue
+        epochs = sorted(table["epoch"].unique())
+        if len(epochs) < 2:
+            continue
+        before, after = (table[table["epoch"] == epoch] for epoch in (epochs[0], epochs[-1]))
+        white_box = design.compresses and design.sparsifies
+        findings = judge_training(before, after, white_box=white_box)
+        panel = Panel(
+            name,
+            f"Layers across training{addition}",
+            "An untrained CRATE does not optimize the objective effectively. With training, R^c and the share of "
+            "non-zero entries come to fall with depth, the latter except in the last layer, and by more than before "
+            "(4.2).",
+            f"Between epoch {epochs[0]:g} and epoch {epochs[-1]:g}: {sentences(findings)}",
+            partial(draw_history, table=table),
+            table,
+            findings,
+            FEW if white_box else "the prediction is for CRATE, and this model is a black box",
+            plots=history_plots(table),
+        )
+        panels.append(panel)
+    return panels
 
 
 def draw_history(figure: Figure, table: pd.DataFrame) -> None:
     """Draw the paper's figure across training (4.2): R^c and the non-zero share, a curve per epoch, light to dark."""
+    draw_plots(figure, history_plots(table))
+
+
+def history_plots(table: pd.DataFrame) -> dict[str, list[Curve]]:
+    """Return the curves of the figure across training, by title."""
     titles = {
         "compression": "$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$ after attention",
         "nonzero": "share of non-zero entries after ISTA",
@@ -191,7 +206,7 @@ def draw_history(figure: Figure, table: pd.DataFrame) -> None:
         label = "untrained" if epoch == 0 else f"epoch {epoch:g}"
         for column, title in titles.items():
             plots[title].append(Curve(rows, column, label, color))
-    draw_plots(figure, plots)
+    return plots
 
 
 def save_history_figure(table: pd.DataFrame, path: Path) -> None:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from ..._chart import GRAY, Series, line_chart
 from ..measure.predictions import Finding, Verdict, standard_errors
 from ..segment.pictures import COLORS
 
@@ -40,6 +41,9 @@ class Panel:
     findings: Sequence[Finding] = ()  # the measurements that the prediction is about, with their verdicts
     unjudged: str = "the prediction is about what a picture shows, so look at it"
     """Reason why there is no verdict, if the paper predicts something."""
+    plots: Mapping[str, Sequence[Curve]] | None = None
+    """The plots over layers of the figure, by title, from which the page draws charts that answer to the pointer."""
+    from_zero: bool = False  # whether the axes of the charts start at zero
 
     @property
     def verdict(self) -> Verdict | None:
@@ -66,6 +70,46 @@ class Panel:
         if len(self.verdicts) == 1:
             return f"Verdict: {next(iter(verdicts.values())).value}."
         return f"Verdict: {'; '.join(f'{model} {verdict.value}' for model, verdict in verdicts.items())}."
+
+
+def page_charts(panel: Panel) -> list[str]:
+    """Return the plots of a panel as inline SVG; their axes have the same place in all, so that layers align."""
+    charts = []
+    for title, curves in (panel.plots or {}).items():
+        series = []
+        for index, (table, column, label, color) in enumerate(curves):
+            errors = standard_errors(table, column)
+            reference = column.startswith("random")
+            series.append(
+                Series(
+                    plain_formula(label).strip(),
+                    table["layer"].tolist(),
+                    table[column].tolist(),
+                    GRAY if reference else hex_color(color or PALETTE[index % len(PALETTE)]),
+                    dashed=reference,
+                    errors=None if errors is None else list(errors),
+                )
+            )
+        charts.append(line_chart(series, plain_formula(title), from_zero=panel.from_zero))
+    return charts
+
+
+def hex_color(color: tuple[float, ...]) -> str:
+    """Return a color of matplotlib for SVG; transparency becomes a mixture with white."""
+    alpha = color[3] if len(color) > 3 else 1.0
+    return "#" + "".join(f"{round(255 * (alpha * part + 1 - alpha)):02x}" for part in color[:3])
+
+
+def plain_formula(text: str) -> str:
+    """Return a title of matplotlib without its markup: $R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$ as R^c(Z^{ℓ+½} | U^{ℓ})."""
+    plain = text.replace("\\$", "\0").replace("$", "").replace("\0", "$")
+    for code, sign in (
+        ("^\\ell", "^{ℓ}"), ("\\ell", "ℓ"), ("1/2", "½"), ("\\Delta ", "Δ"), ("\\|", "‖"), ("_0", "₀"),
+        ("\\,|\\,", " | "), ("\\sqrt{m}", "√m"), ("\\log", "log "), ("\\,/\\,", " / "),
+        ("\\cdot\\,", "·"), ("\\,", " "),
+    ):  # fmt: skip
+        plain = plain.replace(code, sign)
+    return plain
 
 
 def sentences(findings: Sequence[Finding]) -> str:

@@ -41,7 +41,8 @@ def subspace_panels(model: CratePreTrainedModel, trained: bool = True) -> list[P
             for heading, *columns in plots
         }
         draw, measured = partial(draw_plots, plots=curves, from_zero=True), f"{sentences(findings)} {more}".strip()
-        panels.append(Panel(name, title, expected, measured, draw, table, findings, UNTRAINED if not trained else FEW))
+        shown: Any = {"unjudged": UNTRAINED if not trained else FEW, "plots": curves, "from_zero": True}
+        panels.append(Panel(name, title, expected, measured, draw, table, findings, **shown))
 
     def below(name: str, column: str, reference: str, error: float = 0.0) -> Finding:
         """Judge if a column lies below that of random directions."""

@@ -122,6 +122,8 @@ def lens_panel(table: pd.DataFrame) -> Panel:
         f"Over {int(last['tokens']):,} tokens, {' and '.join(parts)}; the last layer is the model itself.",
         partial(draw_plots, plots=plots, from_zero=True),
         table,
+        plots=plots,
+        from_zero=True,
     )
 
 
@@ -256,7 +258,7 @@ def firing_panel(stats: Units, trained: bool = True) -> Panel:
         "units",
         "Units of the sparse code: share of tokens on which each is active",
         "Deeper layers of a trained CRATE have fewer non-zero entries, except the last, on images (4.2). The paper "
-        "does not study single units or text.",
+        "studies neither single units nor the layers of text models.",
         f"Over {stats.tokens:,} tokens {finding.measured}; units that are never active: "
         f"{int(layers['never'].sum())} of {len(table)}.",
         partial(_draw_shares, stats=stats),

@@ -1,4 +1,4 @@
-"""Move the edges of masks to those of the image: mean field of a dense CRF (paper 4.3: "CRF … smooths the edges").
+"""Move the edges of masks to those of the image: mean field of a dense CRF (appendix C: it "smooths the edges").
 
 This is our own implementation: pydensecrf, which MaskCut calls, has no wheel for Python 3.11. For two labels it needs
 SciPy's Gaussian filter and a bilateral filter, which runs on the permutohedral lattice (Adams, Baek and Davis, 2010):

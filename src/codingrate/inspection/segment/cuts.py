@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,12 @@ from scipy.ndimage import label
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
-from ...errors import CrateError
+from ...errors import CrateError, unknown_name
 
 Box = tuple[int, int, int, int]
 Matrix = NDArray[np.float64]
+Rule = Literal["symmetric", "cutler"]
+"""Rule by which a cut gives a mask: independent of the sign of an eigenvector, or that of MaskCut's release."""
 SMALLEST = 0.01  # share of the grid that every mask after the first must exceed
 SAME = 0.5  # overlap (intersection over union) above which a mask repeats the one before it
 WEAK = 1e-5  # weight of an edge between patches that are not alike; not zero, so that the graph stays connected
@@ -43,32 +45,53 @@ class Cut:
 
 
 def maskcut(
-    features: Tensor | NDArray[Any], grid: tuple[int, int], masks: int = 3, threshold: float = 0.15
+    features: Tensor | NDArray[Any],
+    grid: tuple[int, int],
+    masks: int = 3,
+    threshold: float = 0.15,
+    rule: Rule = "symmetric",
 ) -> list[Cut]:
     """Find at most `masks` regions from the features (N, d) of one image's patches, N = rows · columns of `grid`.
 
-    Each step cuts the graph in two (`normalized_cut`), selects the side that is not background, keeps the connected
-    part around its strongest patch, and makes the edges of that part weak. A mask after the first is dropped if it
-    overlaps the one before by more than half or covers no more than 1 % of the grid. The graph is then unchanged and
-    so would be the next cut, so the search ends.
+    Each of `masks` steps cuts the graph in two (`normalized_cut`), selects the side that is not background, keeps the
+    connected part around its strongest patch, and makes the edges of that part weak. A mask after the first is rejected
+    if it overlaps the mask of the step before by more than half or covers no more than 1 % of the grid.
+
+    An eigenvector has no sign, but the release of MaskCut (CutLER) decides by the sign that its solver returns which
+    side is the object. `rule="symmetric"` decides alike for both signs, and ends the search after a rejected mask,
+    because the graph, and so the next cut, is unchanged. `rule="cutler"` does as the release: it calls the same dense
+    solver, which takes n³ operations, keeps its sign, and goes on after a rejected mask. The mask of that step is then
+    empty, so that the next step accepts the same cut if only its overlap was the reason.
     """
+    if rule not in get_args(Rule):
+        raise unknown_name("rule", rule, get_args(Rule))
     weights = affinity(_checked(features, grid, masks, threshold), threshold)
     cuts: list[Cut] = []
     taken = np.zeros(grid, dtype=bool)
-    while len(cuts) < masks and can_cut(weights):
-        vector = normalized_cut(weights).reshape(grid)
-        vector = vector if _is_foreground(vector) else -vector
+    previous: NDArray[np.bool_] | None = None
+    for _ in range(masks):
+        if not can_cut(weights):
+            break
+        if rule == "cutler":
+            vector = _release_cut(weights).reshape(grid)
+            vector = vector if _is_foreground_in_release(vector) else -vector
+        else:
+            vector = normalized_cut(weights).reshape(grid)
+            vector = vector if _is_foreground(vector) else -vector
         parts, _ = label(vector > vector.mean())  # connected by the sides of patches
         part = np.asarray(parts == parts.ravel()[vector.argmax()])
-        if cuts and (overlap(part, cuts[-1].mask) > SAME or part.mean() <= SMALLEST):
-            break
-        part &= ~taken
-        if not part.any():
-            break
-        cuts.append(Cut(part, cut_quality(weights, part.ravel()), vector))
-        taken |= part
-        weights[part.ravel()] = WEAK
-        weights[:, part.ravel()] = WEAK
+        rejected = previous is not None and (overlap(part, previous) > SAME or part.mean() <= SMALLEST)
+        kept = np.zeros_like(part) if rejected else part
+        new = kept & ~taken
+        previous = new if rule == "symmetric" else kept
+        if not new.any():
+            if rule == "symmetric":
+                break
+            continue
+        cuts.append(Cut(new, cut_quality(weights, new.ravel()), vector))
+        taken |= new
+        weights[new.ravel()] = WEAK
+        weights[:, new.ravel()] = WEAK
     return cuts
 
 
@@ -126,6 +149,13 @@ def normalized_cut(weights: Matrix) -> Matrix:
     return v if v[np.abs(v).argmax()] > 0 else -v
 
 
+def _release_cut(weights: Matrix) -> Matrix:
+    """Return the same eigenvector with the sign that the dense solver of the release gives it."""
+    degrees = np.diag(weights.sum(axis=1))
+    vectors: Matrix = eigh(degrees - weights, degrees, subset_by_index=[1, 2])[1]
+    return vectors[:, 0]
+
+
 def cut_quality(weights: Matrix, side: NDArray[np.bool_]) -> float:
     """Compute 1 − Ncut/2 in [0, 1] of a part A (n,) against the rest B: Ncut = cut(A, B)(1/assoc(A) + 1/assoc(B)).
 
@@ -154,6 +184,14 @@ def _is_foreground(vector: Matrix) -> bool:
     corners = int(above[[0, 0, -1, -1], [0, -1, 0, -1]].sum())
     if corners != 2:
         return corners < 2
+    return bool(above.ravel()[np.abs(vector).argmax()])
+
+
+def _is_foreground_in_release(vector: Matrix) -> bool:
+    """Decide as the release does: not if three or four corners are above the mean, else if the largest |v| is there."""
+    above = vector > vector.mean()
+    if int(above[[0, 0, -1, -1], [0, -1, 0, -1]].sum()) > 2:
+        return False
     return bool(above.ravel()[np.abs(vector).argmax()])
 
 

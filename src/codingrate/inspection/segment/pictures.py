@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
@@ -22,7 +22,7 @@ from ...operators.attention_mass import MASS, at_size, check_mass, mass_masks
 from ..measure.attention import attention_entropy, layer_attention_maps, projections
 from ..measure.tracing import default_layer, layer_indices
 from .crf import refine as refine_masks
-from .cuts import Box, bounding_box, maskcut
+from .cuts import Box, Rule, bounding_box, maskcut
 
 SIDE = 480  # default side in pixels of the square to which an image is resized, as in MaskCut
 GRID = 60  # largest default number of patches along a side: 3,600 patches, whose graph takes 100 MB
@@ -67,20 +67,21 @@ def find_objects(
     layer: int | None = None,
     refine: bool = True,
     side: int | None = None,
+    rule: Rule = "symmetric",
 ) -> list[Segment]:
     """Find at most `masks` regions in an image by MaskCut, in the order of the cuts.
 
     A region may be an object or background: MaskCut takes the side of a cut with fewer corners of the image for the
     object, and that can be the sky. The image is resized to a square of `side` pixels and normalized as `augment` says.
     The masks on its grid of patches are refined there (`refine`, which drops masks that follow nothing in the image)
-    and resized to the image. `layer` is an index, from 0 or from the end; it defaults to -2 for CRATE and -1 for a ViT,
-    as in the paper.
+    and resized to the image. `rule` is that of `maskcut`. `layer` is an index, from 0 or from the end; its default
+    is -2 for CRATE and -1 for a ViT, the layers of the paper's attention maps. The paper does not name that of MaskCut.
     """
     square, pixels = square_input(model, image, augment, side)
     patch = model.config.patch_size
     grid = (square.height // patch, square.width // patch)
     features = projections(model, pixels, default_layer(model.config) if layer is None else layer)[0]
-    cuts = maskcut(features, grid, masks, threshold)
+    cuts = maskcut(features, grid, masks, threshold, rule)
     large = [cut.mask.repeat(patch, axis=0).repeat(patch, axis=1) for cut in cuts]
     refined = refine_masks(np.asarray(square), large) if refine else large
     segments = []
@@ -235,6 +236,18 @@ def mask_overlay(image: Image.Image, mask: NDArray[np.bool_]) -> Image.Image:
     bright = image.convert("RGB")
     dim = Image.blend(Image.new("RGB", image.size), bright, DIMMED)
     return Image.composite(bright, dim, Image.fromarray(at_size(mask, image.height, image.width)))
+
+
+def stack_pictures(pictures: Mapping[str, Image.Image]) -> Image.Image:
+    """Put pictures below each other, each under its title, to compare what several models show of one image."""
+    width = max(picture.width for picture in pictures.values())
+    height = sum(picture.height + HEADER + GAP for picture in pictures.values())
+    sheet, top = Image.new("RGB", (width, height), "white"), 0
+    for title, picture in pictures.items():
+        ImageDraw.Draw(sheet).text((2, top + 2), title, fill="black", font_size=12)
+        sheet.paste(picture.convert("RGB"), (0, top + HEADER))
+        top += picture.height + HEADER + GAP
+    return sheet
 
 
 def tile(image: Image.Image, longest: int = TILE) -> Image.Image:

@@ -2,10 +2,16 @@
 
 from importlib import import_module
 
-from .frame import CLAIMS, Claim, Finding, Outcome, Trial, Verdict, claim, judge, select, trials, verify
+from .frame import CLAIMS, VERDICTS, Claim, Finding, Outcome, Trial, Verdict, claim, judge, select, trials, verify
 
-MODULES = ("objective", "operators", "unrolled", "denoising", "diffusion", "discretization", "projection")
+MODULES = (
+    "objective", "energy", "operators", "unrolled", "expansion", "denoising", "diffusion", "discretization",
+    "reversal", "projection", "lemmas", "assumptions",
+)  # fmt: skip
 for _module in MODULES:  # claims of one section are listed in this order
     import_module(f"{__name__}.{_module}")
 
-__all__ = ["CLAIMS", "Claim", "Finding", "Outcome", "Trial", "Verdict", "claim", "judge", "select", "trials", "verify"]
+__all__ = [
+    "CLAIMS", "VERDICTS", "Claim", "Finding", "Outcome", "Trial", "Verdict", "claim", "judge", "select", "trials",
+    "verify",
+]  # fmt: skip

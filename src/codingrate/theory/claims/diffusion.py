@@ -90,6 +90,8 @@ def reverse_sde(trial: Trial) -> Finding:
     by sliced Wasserstein distance. The statement is exact, so the limits are those of sampling: Bonferroni at 0.1 % for
     the moments, mean plus five standard deviations of the distance between two samples. κ is chosen so that the bias of
     Euler-Maruyama, at most 0.43κ of a variance, is below a fifth of the standard error.
+
+    Mutations: score = 0; score halved; score with the wrong sign.
     """
     return judge_samples(trial, *trial.choose((5_000, 0.015), (30_000, 0.006)), stochastic=True)
 
@@ -100,6 +102,8 @@ def probability_flow(trial: Trial) -> Finding:
 
     Test and limits are those of the stochastic process. Heun's method with κ = 0.05 is exact for the noise off the
     subspaces and has an error below 0.1 % on the rest.
+
+    Mutations: denoiser = identity; Wiener factor 1.
     """
     return judge_samples(trial, trial.choose(4_000, 40_000), 0.05, stochastic=False)
 
@@ -125,14 +129,17 @@ def paths_figure(trial: Trial, stochastic: bool) -> fig.Draw:
     return fig.figure((("paths from noise (gray) to data", "", ""), plane), distances)
 
 
-@claim(section="B.1", equation="eq:general_diffusion_ode", expected="holds in range")
+@claim(section="B.1", equation="eq:general_diffusion_ode", expected="holds in a stated range")
 def forward_marginals(trial: Trial) -> Finding:
     """The deterministic dz̄ = −½∇log q_t dt and the diffusion dz = dw, both from z(0) ~ P, agree in law at every t.
 
     The test compares all of E zz* = Σ̄ + tI at four times, and the sliced Wasserstein distance to the diffusion, with
     the limits of sampling (Bonferroni at 0.1 %, five standard deviations). From t_1 > 0 on this must hold. At t = 0 the
     distribution lies on the subspaces and has no density (the paper's A2 asks for one at t > 0 only) and no score. If a
-    flow started there gets less than half of the expected off-support energy, the claim holds for t_1 > 0 only.
+    flow started there gets less than half of the expected off-support energy, the claim holds for t_1 > 0 only, the
+    range of A2.
+
+    Mutations: denoiser = identity; denoiser = 0; Wiener factor 1.
     """
     generator = trial.generator()
     model = mixture(generator, d=5)
@@ -146,11 +153,12 @@ def forward_marginals(trial: Trial) -> Finding:
     stuck = in_parts(lambda part: process.flow(part, grid)[-1], sample.clean)
     expected = (model.bases.shape[1] - model.bases.shape[2]) * LAST
     share = float(off_subspace(stuck, model.bases, sample.labels).square().sum(-1).mean()) / expected
+    inside = compared.verdict == "holds"
     return replace(
         compared,
         measured=f"from t₁ = {FIRST:g}: {compared.measured}; from the support: {share:.1%} of the expected noise",
-        verdict=judge(compared.verdict == "holds", everywhere=share > 0.5),
-        reason="t₁ > 0: on the support itself the flow has no score and does not leave it",
+        verdict=judge(inside and share > 0.5, ranged=inside),
+        reason="t₁ > 0, as A2 assumes: on the support itself the flow has no score and does not leave it",
         numbers={**compared.numbers, "share_from_support": share},
     )
 
@@ -169,14 +177,19 @@ def precision(beta: float, z: Tensor, bases: Tensor) -> float:
     return math.sqrt(bases.shape[-1] / (z.shape[-2] * beta))
 
 
-@claim(section="3.2", equation="thm:informal_rate_score", expected="holds in range")
+@claim(section="3.2", equation="thm:informal_rate_score", expected="fails as stated, true in another form")
 def compression_as_score(trial: Trial) -> Finding:
     """At low noise the negative compression gradient −∇R^c points from z_i to the nearest U_k, as the score does.
 
     By B.3, ∇R^c ≈ β P(Δ) + X♮/(1 + 1/β). Of the noise off the token's subspace, P keeps the part outside the images of
     other tokens, a share φ = 1 − n/d. So its cosine with the score is φ/√(φ + 1/((1 + β)σ')²) with σ'² = σ²(1 − 1/K).
     "Points to" is read as an angle below 45°, a cosine above √½. The theorem assumes C₁βσ ≤ ½; the claim holds if −∇R^c
-    passes there, and in a range if only its part off the token's own subspace does and the whole passes at large βσ.
+    passes there. The other form is its part off the token's own subspace, which has a cosine of √φ with the score at
+    every βσ. The mean over draws must be that, and the predicted cosine of the whole. The main term leaves out terms of
+    relative order n/d; we allow half of that, n/2d, a choice that is not derived. The sizes, K = 4, p = 32 and n = 16
+    or CRATE-Base's, are outside of the theorem's assumption, which no size that can be drawn quickly satisfies.
+
+    Mutations: ∇R^c = 0; ∇R^c with the wrong sign; ∇R^c replaced by βZ.
     """
     generator, sigma, strengths = trial.generator(), 0.03, (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # strengths: βσ
     repetitions, (n, K, p) = trial.choose((8, (16, 4, 32)), (4, (196, 12, 64)))  # full: the paper's Base model
@@ -193,7 +206,8 @@ def compression_as_score(trial: Trial) -> Finding:
     phi, off = 1 - n / (K * p), sigma * math.sqrt(1 - 1 / K)
     predicted = [phi / math.sqrt(phi + ((1 + strength / sigma) * off) ** -2) for strength in strengths]
     passed = [s for s, value in zip(strengths, whole, strict=True) if value > math.sqrt(0.5)]
-    inside = min(across) > math.sqrt(0.5) and bool(passed) and passed == list(strengths[-len(passed) :])
+    gaps = [abs(a - b) for a, b in zip(whole, predicted, strict=True)] + [abs(a - math.sqrt(phi)) for a in across]
+    other = all(gap <= n / (2 * K * p) for gap in gaps) and min(across) > math.sqrt(0.5)
 
     planar = SubspaceMixture(fig.plane_lines(20, 110))
     points = planar.sample(120, 0.3, trial.generator()).tokens
@@ -202,13 +216,15 @@ def compression_as_score(trial: Trial) -> Finding:
     labels = ("cosine with the score", "βσ (the theorem's βσ ≤ ½ is left of the dashed line)", "cosine")
     names = {"−∇R^c": whole, "predicted": predicted, "off its own subspace": across}
     return Finding(
-        f"cosine above 0.71 also at βσ ≤ ½; by B.3's main term {predicted[0]:.2f} … {predicted[-1]:.2f}",
+        f"cosine above 0.71 at βσ ≤ ½; by B.3's main term {predicted[0]:.2f} … {predicted[-1]:.2f} of the whole, "
+        f"{math.sqrt(phi):.2f} off the token's subspace",
         f"βσ = {strengths[0]}: {whole[0]:.2f}, ½: {whole[2]:.2f}, {strengths[-1]:.0f}: {whole[-1]:.2f}; "
         f"off its own subspace {min(across):.2f} … {max(across):.2f}",
-        judge(inside, everywhere=len(passed) == len(strengths)),
-        f"βσ ≥ {min(passed, default=math.inf):g}; below, where the theorem applies, −∇R^c points to 0 in the subspace",
+        judge(other and len(passed) == len(strengths), form=other),
+        "the part of −∇R^c off the token's own subspace points to the nearest U_k; the whole points to 0 where the "
+        f"theorem applies, and to the nearest U_k from βσ = {min(passed, default=math.inf):g}",
         {f"cosine_{s:g}": value for s, value in zip(strengths, whole, strict=True)}
-        | {"worst_gap_to_prediction": max(abs(a - b) for a, b in zip(whole, predicted, strict=True))},
+        | {"worst_gap_to_prediction": max(gaps)},
         fig.figure(
             fig.arrows("E[z♮ | z] − z, σ = 0.3", planar.bases, points, planar.denoise(points, 0.3)),
             fig.arrows("−∇R^c/β, each point alone, β = 10", planar.bases, points, points - step / 10, fig.ORANGE),
@@ -217,7 +233,7 @@ def compression_as_score(trial: Trial) -> Finding:
     )
 
 
-@claim(section="3.2", equation="eq:compression_ode", expected="holds in range")
+@claim(section="3.2", equation="eq:compression_ode", expected="fails as stated, true in another form")
 def structured_limit(trial: Trial) -> Finding:
     """dZ = −∇R^c(Z)/2(T−t) dt carries noisy tokens to the signal model as t → T.
 
@@ -225,8 +241,10 @@ def structured_limit(trial: Trial) -> Finding:
     noise (y ≪ 1) loses its energy as e^{−βu}, while signal (s ≈ 1, y = β) loses only 1 of s² per unit u. At
     u₀ = log(100)/β the noise off the tokens' subspaces must be reduced to the share in the images of other tokens, n/d,
     plus 1 %, within three standard deviations √(2(n/d)/(n(d−p))). The signal must keep the share
-    ω(β + log β − log 100)/β, within the effect of three standard deviations √(2/np) of the mean s². The limit is
-    u → ∞: if less than half of the signal is left there, the claim holds in a range.
+    ω(β + log β − log 100)/β, within the effect of three standard deviations √(2/np) of the mean s². That is the other
+    form. As stated, the limit is u → ∞, and more than half of the signal must be left there.
+
+    Mutations: structured solution = Z; structured solution = 0; β halved in the structured solution.
     """
     n, K, p = trial.choose((16, 4, 32), (96, 12, 64))
     sigma, beta, d = 0.03, 100.0, K * p
@@ -240,7 +258,9 @@ def structured_limit(trial: Trial) -> Finding:
         off = off_subspace(moved, model.bases, sample.labels)
         noise.append(float(off.square().sum()))
         signal.append(float((moved - off).square().sum()))
-    noise, signal = [value / noise[0] for value in noise], [value / signal[0] for value in signal]
+    start = off_subspace(z, model.bases, sample.labels)
+    noise = [value / float(start.square().sum()) for value in noise]
+    signal = [value / float((z - start).square().sum()) for value in signal]
     limit = n / d + 0.01 + 3 * math.sqrt(2 * (n / d) / (n * (d - p)))
     kept = float(wrightomega(beta + math.log(beta) - math.log(100))) / beta
     ok = noise[3] < limit and abs(signal[3] - kept) < 3 * math.sqrt(2 / (n * p)) * (1 - kept)
@@ -254,20 +274,24 @@ def structured_limit(trial: Trial) -> Finding:
     return Finding(
         f"u₀ = {unit:.3f}: noise below {limit:.3f}, signal {kept:.3f}; signal remains as u → ∞",
         f"noise {noise[3]:.3f}, signal {signal[3]:.3f}; at u = {clocks[-1]:.1f} signal {signal[-1]:.1e}",
-        judge(ok, everywhere=signal[-1] > 0.5),
-        "log(100)/β ≤ u ≪ 1; then the signal vanishes too, to Z = 0 at t = T, and n/d of the noise remains until then",
+        judge(ok and signal[-1] > 0.5, form=ok),
+        "up to a time with log(100)/β ≤ u ≪ 1 the noise vanishes (but for its share n/d) and the signal remains; "
+        "as t → T the signal vanishes too, to Z = 0",
         {"noise_left": noise[3], "signal_left": signal[3], "signal_predicted": kept, "signal_at_end": signal[-1]},
         fig.figure(fig.lines(labels, *((clocks[1:], values[1:], name) for name, values in curves.items()))),
     )
 
 
-@claim(section="B.4", equation="‖∇q_t(Z_t)‖ ∝ 1/σ_t²", expected="holds in range")
+@claim(section="B.4", equation="‖∇q_t(Z_t)‖ ∝ 1/σ_t²", expected="fails as stated, true in another form")
 def score_magnitude(trial: Trial) -> Finding:
-    """‖∇log q_t(Z_t)‖ ∝ 1/σ_t² while ∇R^c(Z_t) is of constant size, so ∇R^c/σ_t² can replace the score.
+    """‖∇q_t(Z_t)‖ ∝ 1/σ_t² while ∇R^c(Z_t) is of constant size, so ∇R^c/σ_t² can replace the score.
 
-    Slopes in σ must agree to 0.05 (corrections are (βσ)²/2 ≤ 0.02 of ∇R^c and σ² of the score). The slope of the score
-    is −2 at a fixed point off the support, where σ²∇log q tends to projection − z ≠ 0. But Z_t itself is only σ_t away
-    from the support, where σ²∇log q is of size σ_t. If the slope is −1 there, the claim holds for fixed points only.
+    The paper writes ∇q_t for the score ∇log q_t. Slopes in σ must agree to 0.05 (corrections are (βσ)²/2 ≤ 0.02 of ∇R^c
+    and σ² of the score). The slope of the score is −2 at a fixed point off the support, where σ²∇log q tends to
+    projection − z ≠ 0. But Z_t itself is only σ_t away from the support, where σ²∇log q is of size σ_t, so the slope is
+    −1. As stated it must be −2 there. The other form is a slope of −2 at fixed points and of −1 at Z_t.
+
+    Mutations: score = 0; score × σ; ∇R^c = 0.
     """
     generator, beta = trial.generator(), 10.0
     model, sigmas = mixture(generator), (0.02, 0.01, 0.005, 0.002, 0.001)
@@ -283,13 +307,14 @@ def score_magnitude(trial: Trial) -> Finding:
         sizes.append([float(torch.linalg.norm(row, dim=-1).mean()) for row in rows])
     columns = [list(column) for column in zip(*sizes, strict=True)]
     at_fixed, along, constant = (power_law(sigmas, column).exponent for column in columns)
+    inside = abs(at_fixed + 2) < 0.05 and abs(constant) < 0.05
     slopes = {"score at fixed z": -2, "score at Z_t": -1, "∇R^c at Z_t": 0}
     curves = [(sigmas, c, s, f"{name}; line: slope {s}") for c, (name, s) in zip(columns, slopes.items(), strict=True)]
     return Finding(
         "slope −2 of the score, 0 of ∇R^c",
         f"score {at_fixed:.3f} at fixed z, {along:.3f} at Z_t; ∇R^c {constant:.3f}",
-        judge(abs(at_fixed + 2) < 0.05 and abs(constant) < 0.05, everywhere=abs(along + 2) < 0.05),
-        f"fixed z off the support; at Z_t the score grows only as σ^{along:.2f}",
+        judge(inside and abs(along + 2) < 0.05, form=inside and abs(along + 1) < 0.05),
+        f"the score is ∝ 1/σ_t² at fixed z off the support; at Z_t it grows only as σ^{along:.2f}",
         {"slope_fixed": at_fixed, "slope_along": along, "slope_rate": constant},
         fig.figure(fig.laws("size of the score and of ∇R^c", "σ_t", "mean norm", *curves)),
     )

@@ -1,7 +1,8 @@
 """The definition of a claim, the measurements and verdicts that claims share, and the functions that test claims.
 
-A claim is one function. The first paragraph of its docstring is the statement in the paper's notation; the other
-paragraphs derive the threshold of the verdict. `@claim` registers the function and `verify` runs it.
+A claim is one function. The first paragraph of its docstring is the statement in the paper's notation; the next ones
+derive the threshold of the verdict; the last one, "Mutations: …", names errors in the code under which the verdict must
+change. `@claim` registers the function and `verify` runs it. The tests apply every mutation.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -28,8 +29,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
-Verdict = Literal["holds", "holds in range", "fails"]
-RANK: dict[Verdict, int] = {"fails": 0, "holds in range": 1, "holds": 2}
+Verdict = Literal["holds", "holds in a stated range", "fails as stated, true in another form", "fails"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+"""The four verdicts.
+
+- holds: the statement is true in every case that it covers.
+- holds in a stated range: it is true in a range of sizes or steps that the paper leaves open or itself allows.
+- fails as stated, true in another form: it is false in cases that it covers, and the other form was shown to be true.
+- fails: it is false, or its other form is.
+"""
+ERROR: Literal["error"] = "error"  # in the place of a verdict if the test of a claim raised an exception
 
 
 @dataclass(frozen=True)
@@ -54,8 +63,8 @@ class Finding:
 
     prediction: str  # the statement as a number: "slope 2 in β"
     measured: str  # its measured counterpart: "slope 1.98"
-    verdict: Verdict
-    reason: str = ""  # range or cause behind the expected verdict; `trials` replaces it on an unexpected failure
+    verdict: Verdict | Literal["error"]
+    reason: str = ""  # range, other form or cause behind the verdict; `trials` replaces it on an unexpected failure
     numbers: Mapping[str, float] = field(default_factory=dict)  # the measured numbers, for programs
     draw: Callable[[Figure], None] | None = None  # fills a matplotlib figure
 
@@ -71,7 +80,8 @@ class Claim:
     section: str  # of the paper: "2.3", "A.1", "B.3"
     equation: str  # the paper's number or label: "Theorem 1", "eq:ssa"
     statement: str  # first paragraph of the function's docstring
-    threshold: str  # the other paragraphs: the criterion of the verdict and its derivation
+    threshold: str  # the next paragraphs: the criterion of the verdict and its derivation
+    mutations: tuple[str, ...]  # the last paragraph: errors in the code under which the verdict must change
     expected: Verdict  # "holds", or a weaker one if the statement is known to need a range or to be wrong
     run: Test
 
@@ -87,8 +97,8 @@ class Outcome(Report):
 
     @property
     def ok(self) -> bool:
-        """Whether the verdict is at least as good as expected."""
-        return RANK[self.finding.verdict] >= RANK[self.claim.expected]
+        """Whether the verdict is the expected one; a better one is a surprise too."""
+        return self.finding.verdict == self.claim.expected
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record that `crate verify --json` prints."""
@@ -107,10 +117,13 @@ def claim(section: str, equation: str, expected: Verdict = "holds") -> Callable[
         name = run.__name__.replace("_", "-")
         if name in CLAIMS:
             raise ValueError(f"claim {name!r} is registered twice; rename one of the functions")
-        statement, *rest = [" ".join(part.split()) for part in re.split(r"\n\s*\n", (run.__doc__ or "").strip())]
-        if not statement or not rest:
-            raise ValueError(f"claim {name!r} needs a statement and a threshold as paragraphs of its docstring")
-        CLAIMS[name] = Claim(name, section, equation, statement, "\n\n".join(rest), expected, run)
+        parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n", (run.__doc__ or "").strip())]
+        if len(parts) < 3 or not parts[-1].startswith("Mutations: "):
+            raise ValueError(
+                f'claim {name!r} needs a statement, a threshold and "Mutations: …" as paragraphs of its docstring'
+            )
+        mutations = tuple(parts[-1].removeprefix("Mutations: ").removesuffix(".").split("; "))
+        CLAIMS[name] = Claim(name, section, equation, parts[0], "\n\n".join(parts[1:-1]), mutations, expected, run)
         return run
 
     return register
@@ -130,7 +143,12 @@ class PowerLaw(NamedTuple):
 
 
 def power_law(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, exponent: float | None = None) -> PowerLaw:
-    """Fit a power law, or the constant of one with this exponent, to points by least squares in log-log."""
+    """Fit a power law, or the constant of one with this exponent, to points by least squares in log-log.
+
+    If a y is zero or negative there is none, and both numbers are NaN, which no threshold accepts.
+    """
+    if min(float(value) for value in y) <= 0:
+        return PowerLaw(math.nan, math.nan)
     log_x, log_y = (np.log(np.asarray(values, dtype=float)) for values in (x, y))
     if exponent is None:
         centered = log_x - log_x.mean()
@@ -182,11 +200,9 @@ def covariance_scores(sample: Tensor, covariance: Tensor) -> Tensor:
     return z_scores(sample[:, i] * sample[:, j], covariance[i, j])
 
 
-def judge(inside: bool, everywhere: bool = True) -> Verdict:
-    """Return the verdict on a claim that was true in its range (`inside`) and in all cases tried (`everywhere`)."""
-    if not inside:
-        return "fails"
-    return "holds" if everywhere else "holds in range"
+def judge(stated: bool, *, ranged: bool = False, form: bool = False) -> Verdict:
+    """Return the best verdict that was shown: as stated, in a range that the paper allows, in another form, or none."""
+    return VERDICTS[0 if stated else 1 if ranged else 2 if form else 3]
 
 
 def select(names: Iterable[str] | None = None) -> list[Claim]:
@@ -198,7 +214,7 @@ def select(names: Iterable[str] | None = None) -> list[Claim]:
 
 
 def trials(claims: Iterable[Claim], trial: Trial) -> Iterator[Outcome]:
-    """Yield the outcome of each claim as soon as it is known; an exception is the reason of a failure."""
+    """Yield the outcome of each claim as soon as it is known; an exception is an error, never a verdict."""
     for entry in claims:
         start = time.perf_counter()
         try:
@@ -206,7 +222,7 @@ def trials(claims: Iterable[Claim], trial: Trial) -> Iterator[Outcome]:
             if finding.verdict == "fails" != entry.expected:
                 finding = replace(finding, reason="the measurement contradicts the prediction")
         except Exception as error:  # a broken operator must not hide the other claims
-            finding = Finding("a value", "an exception", "fails", f"{type(error).__name__}: {error}")
+            finding = Finding("a value", "an exception", ERROR, f"{type(error).__name__}: {error}")
         yield Outcome(entry, finding, time.perf_counter() - start, trial.seed)
 
 
@@ -215,16 +231,21 @@ def verify(names: Iterable[str] | None = None, trial: Trial | None = None) -> li
     return list(trials(select(names), trial or Trial()))
 
 
+def summarize(outcomes: Sequence[Outcome]) -> str:
+    """Return the number of outcomes with each verdict, separated by semicolons, with errors only if there are any."""
+    counts = Counter(outcome.finding.verdict for outcome in outcomes)
+    return "; ".join(f"{counts[word]} {word}" for word in (*VERDICTS, ERROR) if word != ERROR or counts[word])
+
+
 def report_html(outcomes: Sequence[Outcome], trial: Trial) -> str:
     """Return the page: a table of all verdicts, and for each claim its figure, statement and threshold."""
-    counts = Counter(outcome.finding.verdict for outcome in outcomes)
     findings = {outcome.claim.name: outcome.finding for outcome in outcomes}
     return render(
         "theory.html",
         title="crate verify",
         outcomes=outcomes,
         trial=trial,
-        summary=", ".join(f"{counts[verdict]} {verdict}" for verdict in ("holds", "holds in range", "fails")),
+        summary=summarize(outcomes),
         surprises=[outcome.claim.name for outcome in outcomes if not outcome.ok],
         pictures={name: render_figure(finding.draw, name) for name, finding in findings.items() if finding.draw},
     )

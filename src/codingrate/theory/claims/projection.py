@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from dataclasses import replace
 from itertools import count, pairwise
 
 import torch
+from scipy.stats import binom
 from torch import Tensor
 
 from .. import projection as theorem
 from ..denoising import off_subspace
 from . import figures as fig
-from .frame import Finding, Trial, claim, estimate, judge, power_law
+from .frame import EXACT, Finding, Trial, claim, estimate, judge, power_law
 
 SIGMAS = (0.1, 0.03, 0.01, 0.003, 0.001)
 
-axis_aligned = partial(theorem.draw_tokens, rotate=False)
-"""Draw tokens on blocks of the axes, which is faster than random subspaces and equal up to a rotation."""
+
+def axis_aligned(sizes: theorem.MixtureSizes, generator: torch.Generator) -> theorem.NoisyTokens:
+    """Draw tokens on blocks of the axes, which is faster than random subspaces and equal up to a rotation."""
+    return theorem.draw_tokens(sizes, generator, rotate=False)
 
 
 def at_beta(K: int, p: int, n: int, sigma: float, beta: float) -> theorem.MixtureSizes:
@@ -45,23 +48,41 @@ def outside(z: Tensor, tokens: theorem.NoisyTokens) -> Tensor:
     return off_subspace(z, tokens.bases, tokens.labels)
 
 
+def noise_part(sizes: theorem.MixtureSizes, eta: float, generator: torch.Generator) -> float:
+    """Return the operator norm of the part of the residual that noise adds to that of the same clean tokens."""
+    state = generator.get_state()
+    noisy = axis_aligned(sizes, generator)
+    clean = axis_aligned(replace(sizes, sigma=0.0), generator.set_state(state))
+    return float(torch.linalg.matrix_norm(theorem.residual(noisy, eta) - theorem.residual(clean, eta), 2))
+
+
 @claim(section="B.3", equation="lem:inverse-term")
 def projection_theorem(trial: Trial) -> Finding:
     """‖Z⁺ − main term‖ ≤ C₅Kη(σ²β² + σ(1 + √(n/d)) + √K βσ²(1 + √(n/d)) + √(n/d)) for Z⁺ = Z − η∇R^c(Z | U).
 
     The main term is (Δ − ηβP(Δ)) + (1 − η/(1 + β⁻¹))X. The paper does not give C₅, only that one value is valid for all
-    sizes. Over sweeps of σ, ε, n, K, p and of all sizes together the residual must stay below the bound with C₅ = 1.
-    The largest ratio is the smallest C₅ that these settings admit.
+    sizes; the tests take C₅ = 2 and print the smallest value that they admit. For clean tokens of two equal classes the
+    residual tends to η‖A_k*A_k − I‖ = 2η√(n/d), the bound with C₅ = 1, and 2 leaves room for chance. There are three
+    parts.
+
+    (a) The whole residual, over sweeps of σ, βσ, n, K and all sizes together that satisfy ε ≤ 1, d ≥ n ≥ p ≥ K ≥ 2,
+    6n ≤ d, σ ≤ 1 and βσ ≤ ½. They break √(n log n) ≤ n/2K, which serves only the probability and needs n ≥ 994 and
+    d ≥ 5,964. Here the bound exceeds the whole of ηβP(Δ) and half of the shrinkage, because n ≥ p makes K√(n/d) ≥ √K.
+    So this part says nothing about P and little about the shrinkage. (b) The part that noise adds, within the noise
+    terms of the bound, at βσ ≤ 0.05 and σ = 10⁻⁴, which are inside the same assumptions. There an error in ηβP(Δ) would
+    exceed them. (c) The residual of clean tokens, within C₅Kη√(n/d), at n ≪ p. That is outside the assumption n ≥ p,
+    which the proof does not use, and there half a shrinkage would exceed the bound.
+
+    Mutations: P(Δ) = 0; P(Δ) = Δ; shrinkage halved; ∇R^c = 0.
     """
     generator, draws = trial.generator(), trial.choose(2, 10)
     sweeps: dict[str, list[tuple[float, theorem.MixtureSizes]]]
-    sweeps = {  # settings with d ≥ n ≥ p ≥ K ≥ 2, Kp = d and σ ≤ 1, by the size that varies
-        "σ": [(s, at_remark(4, 32, 32, s)) for s in (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)],
-        "ε": [(e, theorem.MixtureSizes(4, 32, 32, 0.03, e)) for e in (0.3, 0.5, 0.7, 1.0)],
-        "n": [(n, at_remark(2, 64, n, 0.1)) for n in (64, 80, 96, 128)],
-        "K": [(K, at_remark(K, 16, 16, 0.1)) for K in trial.choose((2, 4, 8), (2, 4, 8, 16))],
-        "p, d": [(p, at_remark(4, p, 64, 0.1)) for p in trial.choose((16, 32, 64), (16, 32, 48, 64))],
-        "n, p, d": [(n, at_remark(4, n, n, 0.1)) for n in trial.choose((16, 32, 64), (16, 32, 64, 128))],
+    sweeps = {  # by the size that varies
+        "σ": [(s, at_beta(8, 16, 16, s, 0.5 / s)) for s in (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)],
+        "βσ": [(b, at_beta(8, 32, 32, 0.01, b / 0.01)) for b in (0.05, 0.1, 0.2, 0.5)],
+        "n": [(n, at_beta(12, 16, n, 0.03, 0.5 / 0.03)) for n in (16, 20, 24, 32)],
+        "K": [(K, at_beta(K, 16, 16, 0.03, 0.5 / 0.03)) for K in trial.choose((6, 8, 12), (6, 8, 12, 16))],
+        "n, p, d": [(n, at_beta(6, n, n, 0.03, 0.5 / 0.03)) for n in trial.choose((16, 32, 64), (16, 32, 64, 128))],
     }
 
     def ratio(sizes: theorem.MixtureSizes) -> float:
@@ -72,62 +93,83 @@ def projection_theorem(trial: Trial) -> Finding:
         name: ([value for value, _ in settings], [ratio(sizes) for _, sizes in settings], name)
         for name, settings in sweeps.items()
     }
-    least, tried = max(max(ratios) for _, ratios, _ in curves.values()), sum(map(len, sweeps.values()))
+    outside = {
+        name for settings in sweeps.values() for _, sizes in settings for name in theorem.broken_assumptions(sizes)
+    }
+    noise, clean = [], []
+    for K, p, n in ((6, 16, 16), (8, 32, 32), (12, 32, 64)):
+        for strength in (0.01, 0.05):
+            sizes = at_beta(K, p, n, 1e-4, strength / 1e-4)
+            outside |= set(theorem.broken_assumptions(sizes))
+            bounds = [theorem.residual_bound(replace(sizes, sigma=sigma), 1 / sizes.beta) for sigma in (1e-4, 0.0)]
+            noise.append(noise_part(sizes, 1 / sizes.beta, generator) / (bounds[0] - bounds[1]))
+    for p in (512, 1024):
+        sizes = at_beta(2, p, 8, 0.0, 8.0)
+        clean.append(residual_norm(sizes, 1.0, generator) / theorem.residual_bound(sizes, 1.0))
+    whole, tried = [max(ratios) for _, ratios, _ in curves.values()], sum(map(len, sweeps.values()))
     panels = []
-    for a, b in (("σ", "ε"), ("n", "K"), ("p, d", "n, p, d")):
+    for a, b in (("σ", "βσ"), ("n", "K"), ("n, p, d", "K")):
         labels = ("", f"{a} or {b}", "residual / bound with C₅ = 1")
-        panels.append(fig.lines(labels, curves[a], curves[b], scale="loglog", levels=(1,)))
+        panels.append(fig.lines(labels, curves[a], curves[b], scale="loglog", levels=(2,)))
+    parts = (max(whole), max(noise), max(clean))
+    ok = outside <= {"√(n log n) ≤ n/2K"} and all(part <= 2 for part in parts)
     return Finding(
-        "residual ≤ bound with one C₅",
-        f"C₅ = {least:.2f} is enough for all {tried} settings",
-        judge(least <= 1),
-        numbers={"constant": least, "settings": tried},
+        "residual ≤ bound with C₅ = 2: the whole, the part that noise adds, and that of clean tokens at n ≪ p",
+        f"C₅ = {parts[0]:.2f} is enough for all {tried} settings, {parts[1]:.2f} for the part that noise adds, "
+        f"{parts[2]:.2f} at n ≪ p",
+        judge(ok),
+        numbers={"constant": parts[0], "constant_noise": parts[1], "constant_clean": parts[2], "settings": tried},
         draw=fig.figure(*panels),
     )
 
 
 @claim(section="B.3", equation="lem:inverse-term")
 def projection_orders(trial: Trial) -> Finding:
-    """The residual is of order √(n/d) without noise, grows to first order in σ from there, and at most linearly in K.
+    """The residual is of order √(n/d) without noise; what noise adds is of first order in σ and of order 1 in β.
 
-    These are the orders of the theorem's right side at fixed β = 8, tested one at a time. The slope in n/d at σ = 0 is
-    at least ½, up to half of the largest √(n/d), the relative size of the next terms. The slope in σ of the part that
-    noise adds is at least 1 as σ → 0, up to βσ. The slope in K is at most 1. Slopes are means over draws and must agree
-    to three standard errors. Small n/d requires giving up n ≥ p, which the proof does not use.
+    These are the orders of the theorem's right side over η, tested one at a time. The slope in n/d at σ = 0 is ½ as
+    n/d → 0; with n/d ≤ 1/16 the next term is a relative √(n/d) ≤ ¼, which lowers the slope over these four octaves by
+    at most 0.25/log 16 = 0.09. The slope in σ of the part that noise adds is at least 1 as σ → 0, up to βσ. The slope
+    in β of that part, at βσ ≤ 0.005, is at most ¼ for β ≥ 32: the theorem says 0 in the limit, and ηβP(Δ) itself has
+    slope 1, so a wrong P shows. The ¼ is our choice between the two. Slopes are means over draws and must agree to
+    three standard errors. The first sweep is outside n ≥ p, which the proof does not use; the others break only
+    √(n log n) ≤ n/2K.
+
+    Mutations: P(Δ) = 0; P(Δ) = Δ; shrinkage halved; ∇R^c = 0.
     """
-    generator, runs = trial.generator(), range(trial.choose(4, 16))
-    widths, counts, sigmas = (72, 144, 288), (2, 4, 8), (0.0005, 0.001, 0.002, 0.004)
-    shares = [24 / (2 * p) for p in widths]
-
-    by_share = [[residual_norm(at_beta(2, p, 24, 0.0, 8.0), 1.0, generator) for p in widths] for _ in runs]
-    by_count = [[residual_norm(at_beta(K, 32, 4 * K, 0.0, 8.0), 1.0, generator) for K in counts] for _ in runs]
-    by_noise = []
+    generator, runs = trial.generator(), range(trial.choose(6, 24))
+    widths, sigmas, betas = (64, 128, 256, 512, 1024), (0.0005, 0.001, 0.002, 0.004), (32.0, 128.0, 512.0)
+    shares = [8 / (2 * p) for p in widths]
+    by_share = [[residual_norm(at_beta(2, p, 8, 0.0, 8.0), 1.0, generator) for p in widths] for _ in runs]
+    by_noise, by_beta = [], []
     for _ in runs:
-        state, matrices = generator.get_state(), []
-        for sigma in (0.0, *sigmas):
-            tokens = axis_aligned(at_beta(4, 32, 32, sigma, 8.0), generator.set_state(state))
-            matrices.append(theorem.residual(tokens, 1.0))
-        by_noise.append([float(torch.linalg.matrix_norm(matrix - matrices[0], 2)) for matrix in matrices[1:]])
+        state = generator.get_state()
+
+        def part(sigma: float, beta: float, state: Tensor = state) -> float:
+            return noise_part(at_beta(6, 16, 16, sigma, beta), 1.0, generator.set_state(state))
+
+        by_noise.append([part(sigma, 8.0) for sigma in sigmas])
+        by_beta.append([part(1e-5, beta) for beta in betas])
     sweeps = (
         (shares, by_share, 0.5, "n/d", "no noise"),
         (sigmas, by_noise, 1.0, "σ", "part added by noise"),
-        (counts, by_count, 1.0, "K", "subspaces, no noise"),
+        (betas, by_beta, 0.0, "β", "part added by noise, σ = 10⁻⁵"),
     )
     panels = []
     for x, norms, order, name, title in sweeps:
         curve = (x, torch.tensor(norms).mean(0).tolist(), order, f"measured; line: slope {order:g}")
         panels.append(fig.laws(title, name, "residual / η", curve))
-    share, noise, number = (estimate([power_law(x, y).exponent for y in norms]) for x, norms, *_ in sweeps)
+    share, noise, strength = (estimate([power_law(x, y).exponent for y in norms]) for x, norms, *_ in sweeps)
     ok = (
-        share.mean + 3 * share.error >= 0.5 - math.sqrt(max(shares)) / 2
+        share.mean + 3 * share.error >= 0.5 - math.sqrt(max(shares)) / math.log(max(shares) / min(shares))
         and noise.mean + 3 * noise.error >= 1 - 8 * max(sigmas)
-        and number.mean - 3 * number.error <= 1
+        and strength.mean - 3 * strength.error <= 0.25
     )
     return Finding(
-        "slope ≥ ½ in n/d, ≥ 1 in σ, ≤ 1 in K",
-        f"{share.mean:.2f} ± {share.error:.2f}, {noise.mean:.3f}, {number.mean:.2f} ± {number.error:.2f}",
+        "slope ≥ ½ in n/d, ≥ 1 in σ, ≤ 0 in β",
+        f"{share.mean:.2f} ± {share.error:.2f}, {noise.mean:.3f}, {strength.mean:.2f} ± {strength.error:.2f}",
         judge(ok),
-        numbers={"n_over_d": share.mean, "sigma": noise.mean, "K": number.mean},
+        numbers={"n_over_d": share.mean, "sigma": noise.mean, "beta": strength.mean},
         draw=fig.figure(*panels),
     )
 
@@ -136,26 +178,35 @@ def projection_orders(trial: Trial) -> Finding:
 def failure_probability(trial: Trial) -> Finding:
     """The good event fails with a probability of at most KC(e^{−C′d} + e^{−C″n/K} + n⁻²).
 
-    The paper does not give the constants. Those of the event tend to 1, 1 and 2 + √(n/d) as the sizes grow, and the
-    test uses 1.5 times these values. With K and n/d fixed, the failure rate must fall at least as n⁻² from n = 16 to
-    the largest size: to at most (16/n)² of the first rate, within three standard errors of a binomial.
+    The paper does not give the constants. Those of the event tend to 1, 1 and 2 + √(n/d) as the sizes grow; the test
+    uses 1.5 times these values, a choice of ours for which failures are frequent enough to count. With K and n/d fixed,
+    the failure rate must fall at least as n⁻² from n = 16 to n = 64: to at most 1/16 of the first rate, within three
+    standard errors of a binomial. The number of draws is such that a fall as 1/n would be rejected: a quarter of the
+    first rate must lie above that limit, by three of its own standard errors. K = 4 and n = p are outside
+    √(n log n) ≤ n/2K and 6n ≤ d, which no size that can be drawn this often satisfies.
+
+    Mutations: good event always; good event fails as 1/n.
     """
-    generator, sizes, runs = trial.generator(), trial.choose((16, 32), (16, 32, 64)), trial.choose(200, 2000)
+    generator, sizes, runs = trial.generator(), (16, 64), trial.choose(2500, 10_000)
     limits = torch.tensor([1.5, 1.5, 1.5 * (2 + 0.5)])  # √(n/d) = ½
     rates = []
     for n in sizes:
-        setting = at_remark(4, n, n, 0.1)
+        setting = at_beta(4, n, n, 0.1, 5.0)
         needed = [theorem.event_constants(axis_aligned(setting, generator)) for _ in range(runs)]
         rates.append(float((torch.tensor(needed, dtype=torch.float64) > limits).any(-1).double().mean()))
-    allowed = rates[0] * (sizes[0] / sizes[-1]) ** 2
-    spread = 3 * math.sqrt(max(allowed * (1 - allowed), 1 / runs) / runs)
+
+    def spread(rate: float) -> float:
+        return 3 * math.sqrt(max(rate * (1 - rate), 1 / runs) / runs)
+
+    fast, slow = (rates[0] * (sizes[0] / sizes[-1]) ** order for order in (2, 1))
+    allowed = fast + spread(fast)
     shown = [max(rate, 0.5 / runs) for rate in rates]  # a rate of 0 has no place on a logarithmic axis
     curve = (sizes, shown, [shown[0] * (sizes[0] / n) ** 2 for n in sizes], "measured; line: n⁻²")
     return Finding(
-        f"falls at least as n⁻²: ≤ {allowed + spread:.1%} at n = {sizes[-1]}",
-        ", ".join(f"{rate:.1%} at n = {n}" for n, rate in zip(sizes, rates, strict=True)),
-        judge(rates[-1] <= allowed + spread),
-        numbers={f"rate_{n}": rate for n, rate in zip(sizes, rates, strict=True)},
+        f"falls at least as n⁻²: ≤ {allowed:.2%} at n = {sizes[-1]}; a fall as 1/n would give {slow:.2%}",
+        ", ".join(f"{rate:.2%} at n = {n}" for n, rate in zip(sizes, rates, strict=True)),
+        judge(rates[-1] <= allowed < slow - spread(slow)),
+        numbers={f"rate_{n}": rate for n, rate in zip(sizes, rates, strict=True)} | {"allowed": allowed, "slow": slow},
         draw=fig.figure(fig.laws(f"failures in {runs} draws, K = 4, n/d = 1/4", "n", "rate", curve)),
     )
 
@@ -164,54 +215,69 @@ def failure_probability(trial: Trial) -> Finding:
 def base_assumption(trial: Trial) -> Finding:
     """The assumption's inequalities, C₁√(n log n) ≤ n/2K among them, hold for CRATE-Base (n = 196, K = 12).
 
-    C₁ is the constant of the binomial concentration, P(|B − n/k| ≥ C₁√(n log n)) ≤ C₂n⁻³ for every k. Hoeffding's
-    inequality, which the proof uses, gives 2n^(−2C₁²), so C₁ = √(3/2). At k = 2 the binomial is as wide as Hoeffding's
-    inequality allows, so no smaller constant is valid for all n and k.
+    C₁ is the constant of the proposition on binomials, whose statement asks for P(|B − n/k| > C₁√(n log n)) ≤ C₂n⁻².
+    Hoeffding's inequality, which the proof uses, gives 2n^(−2C₁²), so C₁ = 1. No smaller constant is valid for all n:
+    at k = 2, n² times the exact probability must grow with n for C₁ = 0.9 and not for C₁ = 1, from n = 10² to 10⁶.
+
+    Mutations: C₁ = ¼.
     """
-    n, K, constant = 196, 12, math.sqrt(1.5)
-    left, right = constant * math.sqrt(n * math.log(n)), n / (2 * K)
-    enough = next(m for m in count(2) if constant * math.sqrt(m * math.log(m)) <= m / (2 * K))
+    n, K = 196, 12
+    left, right = theorem.deviation(n), n / (2 * K)
+    grid = (10**2, 10**4, 10**6)
+    tails = {
+        c: [m**2 * 2 * float(binom.sf(m / 2 + c * theorem.deviation(m), m, 0.5)) for m in grid] for c in (0.9, 1.0)
+    }
+    valid = tails[1.0][0] >= tails[1.0][-1] and tails[0.9][0] < tails[0.9][1] < tails[0.9][-1]
+    enough = next(m for m in count(2) if theorem.deviation(m) <= m / (2 * K))
+    most = next(k for k in count(2) if theorem.deviation(n) > n / (2 * (k + 1)))
     return Finding(
         f"C₁√(n log n) ≤ n/2K = {right:.1f}",
-        f"{left:.1f} with C₁ = √(3/2)",
-        judge(left <= right),
-        f"C₁ ≤ {right / left * constant:.2f} would be needed, or n ≥ {enough:,} tokens with 12 subspaces",
-        {"left": left, "right": right, "tokens_needed": enough},
+        f"{left:.1f} with C₁ = 1",
+        judge(left <= right or not valid),
+        f"C₁ ≤ {right / left:.2f} would be needed, n ≥ {enough:,} tokens with 12 subspaces, or at most {most} of them",
+        {"left": left, "right": right, "tokens_needed": enough, "subspaces_allowed": most},
     )
 
 
-@claim(section="B.3", equation="Remark on lem:inverse-term, optimal ε", expected="holds in range")
+@claim(section="B.3", equation="Remark on lem:inverse-term, optimal ε")
 def best_precision(trial: Trial) -> Finding:
-    """At η = β⁻¹ the residual is optimized by ε² = σd/(nK√(σ + √(n/d))), of first order in σ as σ → 0.
+    """The bound K^{3/2}σ² + σ²d/(nε²) + (nK²/d)(σ + √(n/d))ε² of the residual at η = β⁻¹ is minimized by
+    ε² = σd/(nK√(σ + √(n/d))), where β⁻¹ = √(σ/(1 + √(n/(dσ²)))) and the theorem's bound is at most a constant times
+    Kσ(√Kσ + √(σ + √(n/d))).
 
-    The remark minimizes its bound after simplifying it by 1 + √(n/d) ≤ 2. So the theorem's bound at this ε must be
-    within a factor 2 of its minimum over ε. For the claim to hold, the residual itself must be within the same factor
-    of its minimum, at an ε² of slope 1 in σ to 0.15 (the grid has factors 2 in ε²); else it holds for the bound only.
+    The optimum is one of calculus: the bound at this ε must be below that at 0.99 and 1.01 times it, and must be
+    Kσ(√Kσ + 2√(σ + √(n/d))), to √ε of float64, and so must β⁻¹. The remark simplifies by 1 + √(n/d) ≤ 2, so the
+    theorem's bound with C₅ = 1 must be at most twice the remark's, and within a factor 2 of its own minimum over ε. The
+    paper says nothing of the residual itself; the figure shows that it is smallest at a smaller ε, where βσ > ½. The
+    residuals of the figure are drawn at K = 4 and n = p = 32, outside of the assumption.
+
+    Mutations: the remark's ε² doubled; the remark's ε² without K; the remark's bound without its last term.
     """
     K, p, n, factors = 4, 32, 32, [2 ** (power / 2) for power in range(-9, 6)]
-    best, excess, slack, curves = [], [], [], []
+    errors, excess, slack, ratios, curves, least = [], [], [], [], [], True
     for sigma in SIGMAS:
-        center = theorem.optimal_eps(K, K * p, n, sigma)
-        settings = [theorem.MixtureSizes(K, p, n, sigma, center * f) for f in factors]
-        measured = [residual_norm(m, 1 / m.beta, trial.generator()) for m in settings]
+        best = theorem.optimal_eps(K, K * p, n, sigma)
+        settings = [theorem.MixtureSizes(K, p, n, sigma, best * f) for f in factors]
+        here, root = settings[factors.index(1.0)], math.sqrt(sigma + math.sqrt(n / (K * p)))
+        value = theorem.remark_bound(here)
+        least = least and all(value < theorem.remark_bound(replace(here, eps=best * f)) for f in (0.99, 1.01))
+        errors.append(abs(value / (K * sigma * (math.sqrt(K) * sigma + 2 * root)) - 1))
+        errors.append(abs(1 / here.beta / math.sqrt(sigma / (1 + math.sqrt(n / (K * p * sigma**2)))) - 1))
         bounds = [theorem.residual_bound(m, 1 / m.beta) for m in settings]
-        here = factors.index(1.0)
-        best.append(settings[measured.index(min(measured))].eps ** 2)
-        excess.append(measured[here] / min(measured))
-        slack.append(bounds[here] / min(bounds))
+        ratios.append(bounds[factors.index(1.0)] / value)
+        slack.append(bounds[factors.index(1.0)] / min(bounds))
+        measured = [residual_norm(m, 1 / m.beta, trial.generator()) for m in settings]
+        excess.append(measured[factors.index(1.0)] / min(measured))
         curves.append((factors, measured, bounds, f"σ = {sigma:g}"))
-    order = power_law(SIGMAS, best).exponent
+    ok = least and all(error <= EXACT for error in errors) and max(*slack, *ratios) <= 2
     return Finding(
-        "smallest residual at this ε, ε² of slope 1 in σ",
-        f"bound ≤ {max(slack):.2f} times its minimum; residual up to {max(excess):.0f} times its own, "
-        f"which is at ε² of slope {order:.2f}",
-        judge(max(slack) <= 2, everywhere=max(excess) <= 2 and abs(order - 1) <= 0.15),
-        "for the bound; the residual is smallest at a smaller ε, beyond the theorem's βσ ≤ ½",
-        {"bound_over_least": max(slack), "residual_over_least": max(excess), "slope": order},
-        fig.figure(
-            fig.laws("residual (points) and bound (lines)", "ε / the remark's ε", "", *curves[::2]),
-            fig.laws("ε² with the smallest residual", "σ", "best ε²", (SIGMAS, best, 1, "measured; line: slope 1")),
-        ),
+        "the remark's bound is least at this ε, with the remark's value; the theorem's is at most twice that",
+        f"{'least' if least else 'not least'}, value to {max(errors):.0e}; the theorem's bound is {max(ratios):.2f} "
+        f"times it and ≤ {max(slack):.2f} times its own minimum",
+        judge(ok),
+        f"the residual itself is up to {max(excess):.0f} times its own minimum at this ε",
+        {"error": max(errors), "bound_over_least": max(slack), "residual_over_least": max(excess)},
+        fig.figure(fig.laws("residual (points) and bound (lines)", "ε / the remark's ε", "", *curves[::2])),
     )
 
 
@@ -220,7 +286,12 @@ def signal_shrinkage(trial: Trial) -> Finding:
     """A step of η = β⁻¹ multiplies the signal by 1/(1 + β⁻¹) at the remark's ε: a shrinkage that vanishes as σ → 0.
 
     ⟨Z⁺, X⟩/⟨X, X⟩ is compared with 1/(1 + β⁻¹). The theorem leaves a relative √(n/d) of the shrinkage (its residual at
-    σ = 0 is η√(n/d)), and ⟨Δ, X⟩ adds a random σ/√(nd). They must agree to that, and shrinkage must fall with σ.
+    σ = 0 is η√(n/d)), and ⟨Δ, X⟩ adds a random σ/√(nd). They must agree to that, and shrinkage must fall with σ. This
+    alone would accept a wrong β. Without noise the shrinkage is η Σs²/(β⁻¹ + s²)/Σs² over the singular values s of all
+    A_k. Noise changes the spectra by a relative βσ²(1 + √(n/d))², so to that and chance they must agree too. K = 4,
+    p = 64 and n = 32 are outside of the assumption (n ≥ p and √(n log n) ≤ n/2K are broken), like every K < 6.
+
+    Mutations: ∇R^c = 0; ε² replaced by ε; ∇R^c halved.
     """
     lost, predicted, near = [], [], []
     for sigma in SIGMAS:
@@ -228,26 +299,34 @@ def signal_shrinkage(trial: Trial) -> Finding:
         tokens = theorem.draw_tokens(sizes, trial.generator())
         lost.append(1 - theorem.signal_gain(step(tokens), tokens.clean))
         predicted.append(1 / (1 + sizes.beta))
-        tolerance = math.sqrt(sizes.n / sizes.d) * predicted[-1] + 3 * sigma / math.sqrt(sizes.n * sizes.d)
-        near.append(abs(lost[-1] - predicted[-1]) / tolerance)
+        squares = torch.cat(
+            [torch.linalg.svdvals(tokens.clean[tokens.labels == k] @ basis) for k, basis in enumerate(tokens.bases)]
+        ).square()
+        exact = float((squares / (1 / sizes.beta + squares)).sum() / squares.sum()) / sizes.beta
+        root, chance = math.sqrt(sizes.n / sizes.d), 3 * sigma / math.sqrt(sizes.n * sizes.d)
+        near.append(abs(lost[-1] - predicted[-1]) / (root * predicted[-1] + chance))
+        near.append(abs(lost[-1] - exact) / (sizes.beta * sigma**2 * (1 + root) ** 2 * exact + chance))
     order = power_law(SIGMAS[2:], lost[2:]).exponent
     curve = (SIGMAS, lost, predicted, "measured; line: 1/(1 + β)")
     return Finding(
         f"1/(1 + β): {predicted[0]:.4f} … {predicted[-1]:.5f}",
         f"{lost[0]:.4f} … {lost[-1]:.5f} for σ = {SIGMAS[0]:g} … {SIGMAS[-1]:g}, slope {order:.2f} at the end",
-        judge(max(near) <= 1 and all(a > b for a, b in pairwise(lost))),
+        judge(all(value <= 1 for value in near) and all(a > b for a, b in pairwise(lost))),
         numbers={f"lost_{sigma:g}": value for sigma, value in zip(SIGMAS, lost, strict=True)},
         draw=fig.figure(fig.laws("shrinkage of the signal", "σ", "1 − ⟨Z⁺, X⟩/⟨X, X⟩", curve)),
     )
 
 
-@claim(section="B.3", equation="Remark on lem:inverse-term, projection", expected="holds in range")
+@claim(section="B.3", equation="Remark on lem:inverse-term, projection")
 def noise_reduction(trial: Trial) -> Finding:
     """Meanwhile the noise is reduced: P_k → Σ_{k′≠k} U_k′ proj(im A_k′)^⊥ U_k′* as σ → 0, and Δ − P(Δ) remains.
 
     Of a token's noise outside its own subspace, a step of β⁻¹ leaves the part in the images of other tokens, n − n_k of
     d − p dimensions: a share √(n/d) of its norm. The mean over draws at σ = 10⁻³, βσ = 0.1 must be that, to three
-    standard errors plus the relative corrections β⁻¹ + (βσ)². If √(n/d) and not 0 remains, the claim holds for n ≪ d.
+    standard errors plus the relative corrections β⁻¹ + (βσ)². So noise is reduced, but it vanishes only for n ≪ d. Of
+    the sizes, n ≥ p is given up at p = 64 and 128, and 6n ≤ d and √(n log n) ≤ n/2K at p = 32.
+
+    Mutations: ∇R^c = 0; ∇R^c replaced by βZ; ∇R^c halved.
     """
     generator, K, n, sigma = trial.generator(), 4, 32, 1e-3
     shares, left, ratios = [], [], []
@@ -275,8 +354,8 @@ def noise_reduction(trial: Trial) -> Finding:
     return Finding(
         "√(n/d) remains: " + ", ".join(f"{root:.3f}" for root in roots),
         ", ".join(f"{value:.3f}" for value in left),
-        judge(max(ratios) <= 1, everywhere=left[-1] <= 0.01),
-        "n ≪ d: noise in the images of the other tokens remains",
+        judge(all(ratio <= 1 for ratio in ratios)),
+        "noise in the images of the other tokens remains, unless n ≪ d",
         {f"left_{s:.3g}": v for s, v in zip(shares, left, strict=True)},
         fig.figure(
             fig.lines(("tokens", "norm in its subspace", "norm outside"), *clouds, scale="plot", style="."),
@@ -285,14 +364,18 @@ def noise_reduction(trial: Trial) -> Finding:
     )
 
 
-@claim(section="B.3", equation="Remark on lem:inverse-term, ΔR", expected="holds in range")
+@claim(section="B.3", equation="Remark on lem:inverse-term, ΔR", expected="fails as stated, true in another form")
 def full_objective_keeps_signal(trial: Trial) -> Finding:
     """A step on ΔR instead of R^c has zero shrinkage, and denoises perfectly for a wider variety of step sizes η.
 
     ∇R ≈ X/(1 + α⁻¹) on the signal, so a step of β⁻¹ multiplies it by 1 + β⁻¹(1/(1 + α⁻¹) − 1/(1 + β⁻¹)), at most
     1 + β⁻². With chance, the gain must be 1 to β⁻² + 3σ/√(nd). A single step leaves |1 − ηβ| of the noise, which is 0
     at one η only. Twelve steps of ηβ from ¼ to 1¾ leave ¾¹² = 3 %. The noise must fall to that plus the √(n/d) of the
-    first step, and the signal may grow by 12ηβ⁻¹. The claim holds if one step is enough, in a range if twelve are.
+    first step, and the signal may grow by 12ηβ⁻¹. As stated one step must be enough for every η; the other form is the
+    gain of 1 and twelve steps. K = 4, p = 32 and n = 16 are outside of the assumption (n ≥ p and √(n log n) ≤ n/2K are
+    broken), like every K < 6.
+
+    Mutations: ∇R = 0; ∇R^c = 0; ∇R doubled.
     """
     K, p, n, gaps = 4, 32, 16, []
     for sigma in SIGMAS:
@@ -320,6 +403,7 @@ def full_objective_keeps_signal(trial: Trial) -> Finding:
     one, last, kept = on_delta[:, 1, 0].tolist(), on_delta[:, -1, 0].tolist(), float(on_rc[2, -1, 1])
     growth = 12 * torch.tensor(steps, dtype=torch.float64) * sizes.beta**-2 + 3 * sizes.sigma / math.sqrt(n * sizes.d)
     reached = max(last) <= root + 0.75**12 and bool(((on_delta[:, -1, 1] - 1).abs() <= growth).all())
+    other = all(gap <= 1 for gap in gaps) and reached
     panels = []
     for at, title in ((0, "remaining noise"), (1, "remaining signal")):
         curves = [(range(13), path[..., at].T, [name, *["_"] * 4]) for path, name in ((on_delta, "ΔR"), (on_rc, "R^c"))]
@@ -329,8 +413,9 @@ def full_objective_keeps_signal(trial: Trial) -> Finding:
         "gain 1, and no noise remains for any η",
         f"gain off by {max(gaps):.2f} of β⁻² and chance; one step leaves {min(one):.2f} … {max(one):.2f} of the noise, "
         f"twelve {min(last):.2f} … {max(last):.2f} (√(n/d) = {root:.2f}); twelve on R^c keep {kept:.0%} of the signal",
-        judge(max(gaps) <= 1 and reached, everywhere=max(one) <= root + 0.75**12),
-        "repeated steps; a single step is perfect only at η = β⁻¹, and noise in the images of other tokens remains",
+        judge(other and max(one) <= root + 0.75**12, form=other),
+        "a step keeps the signal, and repeated steps of any of these η remove all noise but that in the images of "
+        "other tokens; a single step does so at η = β⁻¹ only",
         {"gain_gap": max(gaps), "one_step_worst": max(one), "repeated_worst": max(last), "kept_rc": kept},
         fig.figure(*panels),
     )

@@ -1,0 +1,11 @@
+"""The explorer as a Hugging Face Space: one file. Put `codingrate[explore]` into requirements.txt beside it.
+
+Without arguments it opens the models that ship with the package; name others in EXPLORE, separated by spaces.
+"""
+
+import os
+
+from codingrate.explorer import launch
+
+if __name__ == "__main__":
+    launch(os.environ.get("EXPLORE", "").split(), host="0.0.0.0", port=int(os.environ.get("PORT", "7860")))

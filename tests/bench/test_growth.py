@@ -1,0 +1,70 @@
+"""The growth suite: exponents of known powers, the stop rule, tables and picture."""
+
+import math
+
+import pytest
+
+from codingrate.bench import bench_growth, growth, save_growth
+from codingrate.cli.bench import print_result
+
+SIZES = {"tokens": (8, 16), "width": (64, 128)}
+FIXED = {"tokens": 7, "width": 64}
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Measure memory in this process, which saves seconds of imports."""
+    monkeypatch.setattr(growth, "in_new_process", lambda function, arguments: function(*arguments))
+
+
+@pytest.mark.parametrize("power", [1, 2, 2.5])
+def test_an_exponent_is_the_power_of_the_largest_sizes(power):
+    sizes = (2, 64, 128, 256)
+    values = [5.0, *(3 * size**power for size in sizes[1:])]  # the smallest has a constant cost
+    assert growth.fit_exponent(sizes, values) == pytest.approx(power)
+    assert growth.fit_exponent(sizes, [None, None, 1.0, None]) is None
+
+
+def test_every_size_is_measured_and_printed(here, capsys, tmp_path):
+    rounds = []
+    result = bench_growth(SIZES, FIXED, repeats=1, progress=lambda: rounds.append(1))
+    assert len(rounds) == growth.growth_rounds(SIZES)
+    for axis, sizes in SIZES.items():
+        for mode in growth.MODES:
+            assert set(result["axes"][axis][mode]) == set(growth.LAYERS)
+            for one in result["axes"][axis][mode].values():
+                assert one["sizes"] == list(sizes)
+                assert all(value > 0 for value in one["seconds"])
+                assert all(value >= 0 for value in one["mib"])
+                assert not one["skipped"]
+    print_result({"growth": result, "machine": {"threads": 1}})
+    printed = capsys.readouterr().out
+    assert "MSSA ms" in printed
+    assert "grows with the power of width" in printed
+    for name in ("growth.png", "growth.svg"):
+        assert save_growth(result, tmp_path / name).stat().st_size > 1000
+
+
+def test_sizes_that_would_take_too_long_are_skipped_and_said_so(here, capsys):
+    result = bench_growth({"tokens": (8, 16, 32)}, FIXED, repeats=1, limit=0.0)
+    for mode in growth.MODES:
+        for one in result["axes"]["tokens"][mode].values():
+            assert one["seconds"][0] > 0
+            assert one["seconds"][1:] == one["mib"][1:] == [None, None]
+            assert one["exponents"] == {"seconds": None, "mib": None}
+    print_result({"growth": result, "machine": {"threads": 1}})
+    assert "over 0 s" in capsys.readouterr().out
+
+
+def test_sizes_that_would_not_fit_are_skipped(here, monkeypatch):
+    monkeypatch.setattr(growth, "available_mib", lambda: -1.0)
+    result = bench_growth({"tokens": (8, 16)}, FIXED, repeats=1)
+    assert result["axes"]["tokens"]["training"]["mssa"]["skipped"] == {1: "over memory"}
+
+
+@pytest.mark.slow
+def test_memory_of_tokens_is_seen_in_a_new_process():
+    # The first size is large enough for its memory, times the square of the ratio, to be an estimate and not noise.
+    result = bench_growth({"tokens": (4096, 16384)}, {"tokens": 64, "width": 64}, repeats=1, limit=math.inf)
+    for one in result["axes"]["tokens"]["inference"].values():
+        assert one["mib"][1] > 3 * 4  # MiB: at least three tensors of 16384 × 64 numbers

@@ -1,0 +1,201 @@
+"""What the image tab shows, against direct computations."""
+
+import base64
+import io
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import codingrate as cr
+import codingrate.explorer.library as library_module
+from codingrate import inspection
+from codingrate.explorer import ImageInput, images
+from codingrate.explorer.library import CURVES
+from codingrate.explorer.tabs.image import read_event
+from codingrate.inspection import Intervention
+from codingrate.inspection.measure.sparse_units import codes
+from tests.refusals import refused
+
+NAME = "toy-digits"
+NONE = Intervention()
+
+
+@pytest.fixture(scope="module")
+def entry(library):
+    return library.entry(NAME)
+
+
+@pytest.fixture(scope="module")
+def image(library):
+    return images.reference(library, NAME).images[5]
+
+
+@pytest.fixture(scope="module")
+def passed(library, image):
+    return library.look(NAME, image)
+
+
+def test_the_prediction_is_that_of_the_run(library, toy_run, image):
+    found = images.predict(library, NAME, image, NONE, top=4)
+    expected = cr.Run(toy_run).predict(image.picture)[0][:4]
+    assert [one.label for one in found] == [one["label"] for one in expected]
+    assert [one.probability for one in found] == pytest.approx([one["score"] for one in expected], abs=1e-6)
+    assert all(one.before == one.probability for one in found)
+
+
+def test_an_intervention_shows_both_probabilities(library, toy_run, image):
+    changes = Intervention(heads=((1, 2), (3, 1)), sparsity=2.0)
+    found = images.predict(library, NAME, image, changes, top=10)
+    run = cr.Run(toy_run)
+    after, before = run.intervene(**changes.to_dict()).predict(image.picture)[0], run.predict(image.picture)[0]
+    assert {one.label: one.probability for one in found} == pytest.approx(
+        {one["label"]: one["score"] for one in after}, abs=1e-6
+    )
+    assert {one.label: one.before for one in found} == pytest.approx(
+        {one["label"]: one["score"] for one in before}, abs=1e-6
+    )
+    assert found[0].probability != found[0].before
+
+
+def test_the_first_class_before_stays_visible(library, image):
+    changes = Intervention(heads=tuple((layer, head) for layer in (1, 2, 3) for head in (1, 2, 3)))
+    first = images.predict(library, NAME, image, NONE, top=1)[0].label
+    assert first in [one.label for one in images.predict(library, NAME, image, changes, top=2)]
+
+
+@pytest.mark.parametrize("name", ["toy-digits", "toy-vit"])
+def test_attention_of_a_patch_is_a_row_of_the_trace(library, image, name):
+    entry, seen = library.entry(name), library.look(name, image)
+    for layer, patch in ((0, 0), (2, 7), (1, 15)):
+        expected = seen.attention(layer)[0, :, 1 + patch, 1:].double().numpy()
+        np.testing.assert_allclose(images.patch_attention(seen, entry, layer, patch), expected, atol=1e-6)
+
+
+def test_the_code_of_a_patch_is_that_of_the_whole_layer(passed, entry):
+    np.testing.assert_allclose(images.patch_code(passed, entry, 1, 9), codes(passed, 1)[0, 10].numpy(), atol=1e-6)
+
+
+def test_a_removed_atom_is_off(library, entry, image):
+    code = images.patch_code(library.look(NAME, image), entry, 1, 4)
+    atom = int(np.argmax(code)) + 1
+    changed = library.look(NAME, image, Intervention(atoms=((2, atom),)))
+    assert code[atom - 1] > 0
+    assert images.patch_code(changed, entry, 1, 4)[atom - 1] == 0
+
+
+@pytest.mark.parametrize("name", ["toy-digits", "toy-vit"])
+def test_curves_are_those_of_layerwise(library, image, name):
+    entry = library.entry(name)
+    ours = library.curves(name, image, NONE)
+    expected = inspection.layerwise(entry.model, [image.pixels(entry)])
+    for column in CURVES:
+        np.testing.assert_allclose(ours[column], expected[column], rtol=1e-5)
+    sample = images.reference(library, name)
+    everything = torch.cat([one.pixels(entry) for one in sample.images])
+    means = inspection.layerwise(entry.model, [everything])
+    for column in CURVES:
+        np.testing.assert_allclose(sample.table[column], means[column], rtol=1e-4)
+
+
+def test_nearest_patches_are_those_of_largest_cosine(library, entry, image, passed):
+    sample, layer, patch = images.reference(library, NAME), 1, 6
+    code = images.patch_code(passed, entry, layer, patch)
+    found = images.nearest_patches(sample, layer, code, count=6)
+    best = found[0]
+    assert (best.image, best.patch, best.cosine) == (5, patch, pytest.approx(1, abs=1e-5))
+    for one in found:
+        other = images.patch_code(library.look(NAME, sample.images[one.image]), entry, layer, one.patch)
+        cosine = code @ other / (np.linalg.norm(code) * np.linalg.norm(other))
+        assert one.cosine == pytest.approx(cosine, abs=1e-5)
+    rest = (sample.codes[layer] @ torch.nn.functional.normalize(torch.from_numpy(code), dim=0)).numpy()
+    assert found[1].cosine == pytest.approx(np.sort(rest)[-2], abs=1e-6)
+
+
+def test_component_colors_of_the_sample_are_those_of_pca_colors(library, entry):
+    sample = images.reference(library, NAME)
+    seen = inspection.trace(entry.model, torch.cat([one.pixels(entry) for one in sample.images]))
+    expected, _ = inspection.pca_colors(seen.tokens[2], (4, 4))
+    ours = images.component_colors(library.look(NAME, sample.images[3]), entry, sample, 1)
+    np.testing.assert_allclose(ours, expected[3].reshape(-1, 3), atol=1e-4)
+
+
+def test_the_nearest_subspace_holds_most_of_a_token(library, entry, passed):
+    z, bases = passed.attention_input(1)[0, 1:], passed.bases[1]
+    energy = torch.stack([(z @ torch.linalg.qr(basis)[0]).square().sum(-1) for basis in bases])
+    assert images.nearest_subspaces(passed, entry, 1).tolist() == energy.argmax(0).tolist()
+
+
+def test_the_ranking_names_the_head_whose_loss_costs_most(library, image):
+    table = images.important_heads(library, NAME, image)
+    layer, head = int(table["layer"][0]), int(table["head"][0])
+    found = images.predict(library, NAME, image, Intervention(heads=((layer, head),)), top=10)
+    first = max(found, key=lambda one: one.before)
+    assert first.before - first.probability == pytest.approx(table["drop"][0], abs=1e-6)
+
+
+def test_equal_questions_cost_one_forward_pass(library, entry, image, monkeypatch):
+    calls = []
+    monkeypatch.setattr(library_module, "retrace", lambda *a: calls.append(a) or inspection.retrace(*a))
+    changes = Intervention(step_size=1.75)
+    for _ in range(3):
+        images.predict(library, NAME, image, changes)
+        library.curves(NAME, image, changes)
+        images.patch_attention(library.look(NAME, image, changes), entry, 1, 3)
+    assert len(calls) == 1
+
+
+def test_the_same_picture_is_the_same_input(entry):
+    picture = Image.new("RGB", (31, 17), (200, 10, 10))
+    assert ImageInput.of(entry, picture) == ImageInput.of(entry, picture.copy())
+
+
+def png(size=(9, 7), mode="RGB", **options):
+    file = io.BytesIO()
+    Image.new(mode, size).save(file, "PNG", **options)
+    return file.getvalue()
+
+
+SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (SVG, "is not an image that can be read"),
+        (b"", "is not an image that can be read"),
+        (png()[:45], "evil.png: is damaged"),
+        (png((1, 9)), "only 1 × 9 pixels"),
+        (png((8000, 6000), "1"), "8,000 × 6,000 pixels; the limit is 40 million"),
+        (bytes(images.UPLOAD_BYTES + 1), "10.0 MB; the limit is 10 MB"),
+    ],
+    ids=["svg", "empty", "cut", "thin", "pixels", "bytes"],
+)
+def test_bad_uploads_are_refused(content, words):
+    refused(words, images.read_upload, content, "evil.png")
+
+
+def test_an_upload_is_decoded():
+    assert images.read_upload(png(), "a.png").size == (9, 7)
+
+
+def test_events_with_other_content_are_refused():
+    sent = {"name": "a.png", "content": base64.b64encode(png()).decode(), "size": 99}
+    assert read_event(SimpleNamespace(_data=sent)).size == (9, 7)
+    bad = {"size": "limit is 10 MB", "content": "did not arrive"}
+    refused(bad["size"], read_event, SimpleNamespace(_data={**sent, "size": 2**30}))
+    refused(bad["content"], read_event, SimpleNamespace(_data={**sent, "content": "%%%"}))
+    for data in (None, [], {"content": 7}):
+        refused("cannot be read", read_event, SimpleNamespace(_data=data))
+
+
+@pytest.mark.parametrize("name", [NAME, "toy-vit"])
+@pytest.mark.parametrize("changes", [{"heads": ((2, 1),)}, {"heads": ((1, 1), (3, 2)), "layers": 2}, {"layers": 1}])
+def test_curves_of_a_changed_model_are_those_of_layerwise(library, image, name, changes):
+    entry, changed = library.entry(name), Intervention(**changes)
+    ours = library.curves(name, image, changed)
+    expected = inspection.layerwise(entry.changed(changed), [image.pixels(entry)])
+    for column in ("layer", *CURVES):
+        np.testing.assert_allclose(ours[column], expected[column], rtol=1e-5)

@@ -1,0 +1,32 @@
+"""The token, or the mean of tokens, that a text classifier reads, and the number of patches that a mask keeps."""
+
+import pytest
+import torch
+
+from codingrate.models import CrateForSequenceClassification
+from codingrate.models.autoencoder import kept_patches
+
+from . import toys
+
+MASK = torch.tensor([[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+
+
+@pytest.mark.parametrize(
+    ("fields", "config", "rows"),
+    [
+        ({}, toys.text, [[0], [0], [0]]),
+        ({}, toys.causal, [[2], [4], [4]]),
+        ({"pooling": "mean"}, toys.text, [[0, 1, 2], [2, 3, 4], [0, 1, 2, 3, 4]]),
+    ],
+    ids=["first", "last of a causal model", "mean"],
+)
+def test_a_classifier_reads_real_tokens_only(fields, config, rows):
+    model = CrateForSequenceClassification(config(num_labels=3, **fields))
+    z = torch.randn(3, 5, 14)
+    expected = torch.stack([z[index, chosen].mean(0) for index, chosen in enumerate(rows)])
+    torch.testing.assert_close(model.pool(z, MASK), expected)
+
+
+@pytest.mark.parametrize(("patches", "ratio", "kept"), [(10, 0.9, 1), (196, 0.75, 49), (7, 0.5, 3)])
+def test_rounding_does_not_lose_a_kept_patch(patches, ratio, kept):
+    assert kept_patches(patches, ratio) == kept

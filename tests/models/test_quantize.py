@@ -1,0 +1,64 @@
+"""Weights of eight bits: the rounding is the best for its scale, models keep their answers, and twice is refused."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from codingrate import CrateError, Run, create_model
+from codingrate.models import quantize
+from codingrate.models.quantize import FEW_ROWS, Int8ISTA, Int8Linear
+from codingrate.operators import SPARSIFIERS, SparsifierSpec
+
+
+def test_rounded_weights_are_within_half_a_step_of_the_weights():
+    weight, bias = torch.randn(31, 17) * torch.logspace(-3, 3, 31)[:, None], torch.randn(31)
+    layer = Int8Linear(weight, bias)
+    assert layer.weight.dtype == torch.int8
+    step = weight.abs().amax(dim=1, keepdim=True) / 127
+    restored = layer(torch.eye(17)) - bias
+    assert bool(((restored.mT - weight).abs() <= 0.5001 * step + 1e-6).all())  # 1e-6: subtracting the bias rounds
+    assert bool((layer.weight.abs().amax(dim=1) == 127).all())
+
+
+@pytest.mark.parametrize("rows", [(1,), (1, 1), (2, FEW_ROWS // 2), (5, 7)])
+@pytest.mark.parametrize("width", [30, 32, 41])
+def test_few_and_many_rows_give_the_same_product(rows, width):
+    layer = Int8Linear(torch.randn(37, width), torch.randn(37)).bfloat16()
+    x = torch.randn(*rows, width).bfloat16()
+    exact = F.linear(x.double(), layer.weight.double() * layer.scale.double()[:, None], layer.bias.double())
+    out = layer(x)
+    assert out.shape == (*rows, 37)
+    assert out.dtype == torch.bfloat16
+    assert float((out.double() - exact).norm() / exact.norm()) < 0.01  # bfloat16 rounds by 0.4 %
+
+
+@pytest.mark.parametrize("name", ["ista", "ista-soft"])
+def test_ista_of_eight_bits_is_ista(name):
+    ista = SPARSIFIERS.create(name, SparsifierSpec(dim=48, step_size=0.3, sparsity=0.2)).eval()
+    z = F.layer_norm(torch.randn(53, 48), (48,))
+    with torch.no_grad():
+        exact, ours = ista(z), Int8ISTA(ista)(z)
+    assert float((ours - exact).norm() / exact.norm()) < 0.03  # an error of up to 0.5/127 of the largest entry
+
+
+def test_a_quantized_language_model_predicts_the_same_tokens_from_a_quarter_of_the_memory():
+    run = Run("crate-shakespeare-gpt")
+    model, small = run.model(), quantize(run.model())
+
+    def size(module) -> int:
+        return sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
+
+    assert size(small) < 0.35 * size(model)
+    task = run.on_data(None)
+    exact, rounded = (task.evaluate(m).metrics["cross_entropy"] for m in (model, small))
+    assert exact != rounded
+    assert rounded == pytest.approx(exact, rel=0.005)
+    prompt = run.processor("ROMEO", return_tensors="pt")["input_ids"]
+    assert "ROMEO" in run.processor.decode(small.generate(prompt, max_new_tokens=3)[0])
+
+
+def test_a_model_is_quantized_once():
+    model = quantize(create_model("crate-tiny-patch16-224", image_size=32, num_hidden_layers=2, hidden_size=48))
+    assert model(torch.randn(2, 3, 32, 32, dtype=torch.bfloat16)).logits.isfinite().all()
+    with pytest.raises(CrateError, match="is quantized already; load it again"):
+        quantize(model)

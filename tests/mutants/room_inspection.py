@@ -1,0 +1,124 @@
+"""Mutants of the inspection: rates of layers, units, subspaces, lens, attention, MaskCut, CRF, verdicts."""
+
+from .mutant import mutants
+
+MUTANTS = [
+    *mutants(
+        "inspection/segment/cuts.py",
+        "tests/inspection/test_cuts.py tests/inspection/test_protocols.py",
+        {
+            "SAME = 0.5": "SAME = 0.95",
+            "SMALLEST = 0.01": "SMALLEST = 0.05",
+            "WEAK = 1e-5": "WEAK = 1e-2",
+            "threshold: float = 0.15": "threshold: float = 0.3",
+            "    if corners != 2:\n        return corners < 2\n": "    return corners < 2\n",
+            "return corners < 2": "return corners > 2",
+            "return corners < 2\n    return bool(above.ravel()[np.abs(vector).argmax()])": (
+                "return corners < 2\n    return bool(above.ravel()[vector.argmax()])"
+            ),
+            "new = kept & ~taken": "new = kept",
+            "/ float(degrees[~side].sum())) / 2": "/ float(degrees[~side].sum()))",
+            "masks: int = 3,": "masks: int = 5,",
+        },
+    ),
+    *mutants(
+        "inspection/segment/crf.py",
+        "tests/inspection/test_crf.py tests/inspection/test_protocols.py",
+        {
+            "ITERATIONS = 10": "ITERATIONS = 5",
+            "MIN_OVERLAP = 0.5": "MIN_OVERLAP = 0.3",
+            "SMOOTH_WEIGHT, SMOOTH_SPREAD = 7.0, 3.0": "SMOOTH_WEIGHT, SMOOTH_SPREAD = 5.0, 3.0",
+            "COLOR_WEIGHT, PLACE_SPREAD, COLOR_SPREAD = 10.0, 50.0, 5.0": (
+                "COLOR_WEIGHT, PLACE_SPREAD, COLOR_SPREAD = 10.0, 50.0, 10.0"
+            ),
+            "binary_fill_holes(q > 0.5)": "q > 0.5",
+            "for _ in range(iterations):": "for _ in range(1):",
+            "overlap(old, new) >= MIN_OVERLAP": "overlap(old, new) > 0",
+        },
+    ),
+    *mutants(
+        "inspection/measure/logit_lens.py",
+        "tests/inspection/test_logit_lens.py",
+        {
+            "(batch.real[:, 1:] & batch.real[:, :-1])": "batch.real[:, :-1]",
+            "rank = 1 + (": "rank = (",
+            "((logs == own) & before)": "(logs == own)",
+            "z = model.crate.norm(z)": "pass",
+            "z = model.transform(z)": "pass",
+            "int(ids[t + 1]) if t + 1 < n": "int(ids[t]) if t + 1 < n",
+            "entropy = -(logs.exp()": "entropy = (logs.exp()",
+        },
+    ),
+    *mutants(
+        "inspection/measure/sparse_units.py",
+        "tests/inspection/test_sparse_units.py",
+        {
+            "1 - self.total.square() / (squares * self.tokens)": "1 - self.total / (squares * self.tokens)",
+            "self.fired = self.fired + (rows != 0).sum(0)": "self.fired = self.fired + (rows > 0.1).sum(0)",
+            "places = _LAST - (start + torch.arange(len(rows)))": "places = start + torch.arange(len(rows))",
+            "minimum: float = 0.01": "minimum: float = 0.1",
+            "return self.total / self.fired.clamp(min=1)": "return self.total / self.tokens",
+            "module.sparsifier_norm(half) if module.norm_first else half": "half",
+        },
+    ),
+    *mutants(
+        "inspection/measure/subspaces.py",
+        "tests/inspection/test_subspaces.py",
+        {
+            "unit = torch.nn.functional.normalize(columns, dim=0)": "unit = columns",
+            "math.lgamma(d / 2) - math.lgamma((d + 1) / 2)": "math.lgamma(d / 2) - math.lgamma(d / 2)",
+            "/ math.sqrt(dictionary.shape[1])": "/ dictionary.shape[1]",
+            "DIRECTIONS = 4": "DIRECTIONS = 3",
+            "math.degrees(math.acos(cosines.max()))": "math.acos(cosines.max())",
+            "torch.triu_indices(K, K, 1)": "torch.triu_indices(K, K, 0)",
+        },
+    ),
+    *mutants(
+        "inspection/measure/rates.py",
+        "tests/inspection/test_rates.py",
+        {
+            "THRESHOLDS = (1.0, 0.5, 0.1)": "THRESHOLDS = (1.0, 0.5, 0.2)",
+            '"released": 0.1}': '"released": 0.5}',
+            "codes_after() * (_norm(start) / _norm(after)).unsqueeze(-3)": "codes_after()",
+            "start = inputs if module.normalized_skip else passed.tokens[layer]": "start = inputs",
+            ".chunk(3)[2]": ".chunk(3)[1]",
+            "samples.std(correction=0)": "samples.std(correction=1)",
+            "torch.nn.functional.normalize(codes, dim=-1)": "codes",
+        },
+    ),
+    *mutants(
+        "inspection/measure/interventions.py",
+        "tests/inspection/test_interventions.py",
+        {
+            "mask[[head - 1 for head in off]] = 0": "mask[[head - 2 for head in off]] = 0",
+            "self.indices = [atom - 1 for atom in atoms]": "self.indices = [atom - 2 for atom in atoms]",
+            "spec.step_size * intervention.step_size": "spec.step_size",
+            "layers[: intervention.layers]": "layers[: intervention.layers + 1]",
+            'table["before"] - table["after"]': 'table["after"] - table["before"]',
+        },
+    ),
+    *mutants(
+        "inspection/measure/predictions.py",
+        "tests/inspection/test_predictions.py",
+        {
+            "2 * sum(counted) > len(counted)": "2 * sum(counted) >= len(counted)",
+            "depth = len(values) - int(self.except_last and len(values) > 2)": "depth = len(values)",
+            "0 < error >= abs(change)": "0 < error >= 2 * abs(change)",
+            "/ np.sqrt(samples)": "/ samples",
+            "np.hypot(errors[:-1], errors[1:])": "np.asarray(errors[:-1])",
+            "if self.denied and verdict is not None": "if False",
+            "return last / first - 1,": "return last / first,",
+        },
+    ),
+    *mutants(
+        "inspection/measure/attention.py",
+        "tests/inspection/test_attention_maps.py tests/inspection/test_heads.py tests/inspection/test_segment.py",
+        {
+            "TOP_SHARE = 0.1": "TOP_SHARE = 0.2",
+            "maps.append(patches / patches.sum(-1, keepdim=True))": "maps.append(patches)",
+            ".chunk(3, dim=-1)[1]": ".chunk(3, dim=-1)[0]",
+            "sum(-1) / math.log(flat.shape[-1])": "sum(-1)",
+            "others.mean(0) / (K - 1)": "others.mean(0) / K",
+        },
+    ),
+]

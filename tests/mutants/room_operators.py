@@ -1,0 +1,100 @@
+"""Mutants of the operators: attention, sparsifiers, the mirror of a layer."""
+
+from .mutant import mutants
+
+DROPOUT = "tests/models/test_dropout.py"
+CONTRACT = "tests/operators/test_contract.py tests/operators/test_attention.py"
+MUTANTS = [
+    *mutants(
+        "operators/attention.py",
+        CONTRACT,
+        {
+            "spec.head_dim**-0.5 if spec.scale is None": "spec.head_dim**-1.0 if spec.scale is None",
+            "pairs = keys <= queries if causal": "pairs = keys >= queries if causal",
+            "return pairs | (keys == queries)": "return pairs",
+            "pairs = pairs & mask[:, None, None, :]": "pairs = mask[:, None, None, :]",
+            "self.scale = 1.0 if spec.scale is None": "self.scale = 0.5 if spec.scale is None",
+            "self.spec.eps**2)).to": "self.spec.eps)).to",
+            "real.cumsum(-1)[:, -n:] if self.spec.causal else real.sum(-1, keepdim=True)": (
+                "real.sum(-1, keepdim=True)"
+            ),
+            "torch.arange(1, n + 1, device=z.device)": "torch.arange(2, n + 2, device=z.device)",
+            "out = -membership * w": "out = membership * w",
+            "(self._sum_tokens(membership) + 1e-8)": "(self._sum_tokens(membership) + 1e-2)",
+            "(share.sum(-1) * self.temperature).softmax(dim=1)": "(share.sum(-1) * self.temperature).softmax(dim=2)",
+            "square = w.square() * real": "square = w.square()",
+            "(mask.cumsum(-1) - 1).clamp(min=0)": "mask.cumsum(-1).clamp(min=0, max=0)",
+            "query, key, value = (self.split(x)": "key, query, value = (self.split(x)",
+            "else w @ self.metric, w, w": "else w @ self.metric.mT, w, w",
+        },
+    ),
+    *mutants(
+        "operators/attention.py",
+        DROPOUT,
+        {
+            "causal, dropout = self.spec.causal, self.spec.dropout if self.training else 0.0": (
+                "causal, dropout = self.spec.causal, 0.0"
+            ),
+            "return F.dropout(attention, dropout) @ value, attention": "return attention @ value, attention",
+            "return self.dropout(self.combine_heads(self.join(out), z, mask, past)), attention": (
+                "return self.combine_heads(self.join(out), z, mask, past), attention"
+            ),
+        },
+    ),
+    *mutants(
+        "operators/attention.py",
+        "tests/models/test_rotary.py",
+        {
+            "[first * cos - second * sin, second * cos + first * sin]": (
+                "[first * cos + second * sin, second * cos - first * sin]"
+            ),
+            "speed = 1e4 **": "speed = 1e3 **",
+            "(torch.arange(n, device=x.device) + start)[:, None]": "torch.arange(n, device=x.device)[:, None]",
+            "rotate(query, past), rotate(key)": "rotate(query), rotate(key)",
+        },
+    ),
+    *mutants(
+        "operators/attention.py",
+        "tests/inspection/test_interventions.py",
+        {"out = out * self.head_mask": "out = out"},
+    ),
+    *mutants(
+        "operators/sparsify.py",
+        "tests/operators/test_contract.py tests/operators/test_ista.py",
+        {
+            "return -self.spec.step_size * self.spec.sparsity": "return -self.spec.sparsity",
+            "(work - gram)).to": "(work + gram)).to",
+            "return matrix @ (grads[0] + grads[0].mT)": "return matrix @ grads[0]",
+            "((F.linear(z, atoms) - z) @ atoms)": "((F.linear(z, atoms) + z) @ atoms)",
+            "key = (d._version, d.data_ptr()": "key = (0, d.data_ptr()",
+            "!= key or _differ(*self._cached[1:3]):": "!= key:",
+            "F.softshrink(step, self.spec.step_size * self.spec.sparsity)": "F.softshrink(step, self.spec.sparsity)",
+            "growth = 1 + 4 / (9 * (1 + alpha))": "growth = 1 + 4 / (9 * alpha)",
+            "F.relu(first - eta * (residual": "F.relu(first + eta * (residual",
+            '"tanh" if spec.activation == "gelu-tanh" else "none"': '"none"',
+        },
+    ),
+    *mutants(
+        "operators/sparsify.py",
+        DROPOUT,
+        {
+            "return self.dropout(self.contract(F.gelu(self.expand(z), approximate=self.approximate)))": (
+                "return self.contract(F.gelu(self.expand(z), approximate=self.approximate))"
+            ),
+        },
+    ),
+    *mutants(
+        "operators/inverse.py",
+        "tests/operators/test_inverse.py",
+        {
+            "return y - self.attention(y)": "return y + self.attention(y)",
+            "codes @ (self.dictionary if adjoint else self.dictionary.mT)": "codes @ self.dictionary",
+            "sample.codes if signed else sample.codes.abs()": "sample.codes",
+        },
+    ),
+    *mutants(
+        "operators/attention_mass.py",
+        "tests/operators/test_attention_mass.py",
+        {"running > 1 - mass + slack": "running > mass + slack", "MASS = 0.6": "MASS = 0.7"},
+    ),
+]
