@@ -126,7 +126,6 @@ WRONG_EVALUATION = [
     (["RUN", "--data", "TWO"], 1, "map them with --labels ape=0,… or a JSON file"),
     (["MAE", "--labels", "ape=0"], 1, "--labels maps classes, and task autoencoding has none"),
     (["RUN", "--baseline"], 1, "use crate probe --baseline"),
-    (["DINO"], 1, "crate probe"),
     (["GPT", "--split", "tset"], 1, "did you mean 'test'"),
     (["BERT", "--data", "BINARY"], 1, "binary.txt is not plain text"),
     (["nowhere"], 1, "unknown run folder, checkpoint file or model 'nowhere'"),
@@ -136,18 +135,25 @@ WRONG_EVALUATION = [
 ]
 
 
-def test_evaluate_refuses(capsys, digits_run, dino_run, mae_run, gpt, bert, tmp_path):
+def test_evaluate_refuses(capsys, digits_run, mae_run, gpt, bert, tmp_path):
     (tmp_path / "untrained").mkdir()
     shutil.copy(digits_run / "recipe.yaml", tmp_path / "untrained")
     write_classes(tmp_path / "two", {"ape": 4, "bee": 4})
     (tmp_path / "binary.txt").write_bytes(b"\x00\x01\x02" * 50)
     paths = {
-        "RUN": digits_run, "DINO": dino_run, "MAE": mae_run, "GPT": gpt, "BERT": bert,
+        "RUN": digits_run, "MAE": mae_run, "GPT": gpt, "BERT": bert,
         "RUN/model": digits_run / "model", "UNTRAINED": tmp_path / "untrained", "TWO": tmp_path / "two",
         "BINARY": tmp_path / "binary.txt",
     }  # fmt: skip
     for arguments, code, message in WRONG_EVALUATION:
         check_refusal(capsys, ["evaluate", *(paths.get(argument, argument) for argument in arguments)], code, message)
+
+
+def test_evaluate_of_self_distilled_features_counts_neighbors(capsys, dino_run, tmp_path):
+    report = crate_json(capsys, "evaluate", dino_run, "--output", tmp_path / "report")
+    code, out, _ = crate(capsys, "evaluate", dino_run, "--output", tmp_path / "report")
+    assert code == 0
+    assert f"{report['neighbor_top1']:.2%} by nearest neighbors" in out
 
 
 # evaluate: text (labeled sentences: see the tests of `crate glue`)

@@ -269,7 +269,3 @@ def test_an_autoencoder_whose_loss_is_not_finite_is_refused(digits):
     model = autoencoder()
     torch.nn.init.constant_(next(iter(model.parameters())), torch.nan)
     refused("not finite", image_task(digits, task="autoencoding").evaluate, model, limit=5)
-
-
-def test_a_self_distilled_model_has_no_evaluation(digits):
-    refused("crate probe", image_task(digits, Augment(image_size=96), task="distillation").evaluate, tiny())

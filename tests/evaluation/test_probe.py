@@ -15,7 +15,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from codingrate import create_model
-from codingrate.evaluation import BareFeatures, Features, knn_probe, logistic_probe, probe, probe_features, probe_steps
+from codingrate.evaluation import (
+    BareFeatures,
+    Features,
+    knn_probe,
+    logistic_probe,
+    neighbor_accuracy,
+    probe,
+    probe_features,
+    probe_steps,
+)
 from codingrate.evaluation.probe import nearest_neighbors
 from tests.refusals import refused
 
@@ -162,6 +171,14 @@ def test_neighbors_agree_with_loops(classes):
     assert {**report.chosen, **report.metrics} == best
     assert sum(calls) == 211 + 53
     assert 1 / classes + 0.1 < best["top1"] < 1, "neither chance nor trivial, or the comparison would show nothing"
+
+
+@pytest.mark.usefixtures("_blocks")
+def test_neighbors_within_a_split_do_not_include_the_image_itself():
+    assert neighbor_accuracy(TRAIN) == pytest.approx(naive(TRAIN, TRAIN, 20, leave_one_out=True)[0])
+    few = gaussian(12, 5, 7)
+    assert neighbor_accuracy(few) == pytest.approx(naive(few, few, 11, leave_one_out=True)[0]), "all others"
+    refused("there is a single image", neighbor_accuracy, features([[1.0]], [0]))
 
 
 @pytest.mark.usefixtures("_blocks")

@@ -30,7 +30,7 @@ MUTANTS = [
         "evaluation/probe.py",
         "tests/evaluation/test_probe.py tests/evaluation/test_protocols.py",
         {
-            "temperature: float = 0.07": "temperature: float = 0.7",
+            "TEMPERATURE = 0.07": "TEMPERATURE = 0.7",
             "KS = (10, 20, 100, 200)": "KS = (5, 20, 100, 200)",
             "similarity[own - first, own - start] = -torch.inf": "pass",
             "(ranks < 5) & (own > 0)": "(ranks < 6) & (own > 0)",

@@ -74,11 +74,14 @@ def test_the_saved_model_is_the_teacher(finished):
                            model.crate.layers[0].attention.project.weight)  # fmt: skip
 
 
-def test_predictions_are_features_and_there_is_no_evaluation(finished):
+def test_predictions_are_features_and_evaluation_is_by_neighbors(finished):
     features = torch.stack(finished.predict(digit_pictures(5)))
     with torch.no_grad():
         torch.testing.assert_close(features, finished.model().features(digits_images(5)[0]))
-    refused("features but no classes; measure it with crate probe RUN", finished.evaluate)
+    report, probe = finished.evaluate(split="train"), finished.probe("knn", ks=(10, 20))
+    by_hand = next(row["train_top1"] for row in probe.table if row["k"] == 20)  # an image does not vote for itself
+    assert report.metrics == {"neighbor_top1": pytest.approx(by_hand)}
+    assert report.images == probe.images["train"]
 
 
 def test_the_steps_equal_a_loop_written_out(few, tmp_path):

@@ -94,8 +94,8 @@ def evaluate(
 ) -> None:
     """Evaluate a trained model by the metrics of its task.
 
-    Images: accuracy per class with a confusion picture, or the reconstruction loss. Text: perplexity, the loss on
-    masked tokens, or the metrics of labeled sentences.
+    Images: accuracy per class with a confusion picture, the reconstruction loss, or nearest neighbors of features.
+    Text: perplexity, the loss on masked tokens, or the metrics of labeled sentences.
     """
     if baseline and data is not None:
         raise CrateError("--baseline learns from the run's own data; leave out --data or --baseline")
@@ -152,7 +152,7 @@ def _counted(measured: int, total: int | None, unit: str, unreadable: int = 0) -
 def _show(report: Any, title: str) -> None:
     """Print the report of a task."""
     from ..evaluation import PerplexityReport
-    from ..tasks import ClassificationReport, MaskedReport, ReconstructionReport, SentenceReport
+    from ..tasks import ClassificationReport, FeatureReport, MaskedReport, ReconstructionReport, SentenceReport
 
     if isinstance(report, ClassificationReport):
         _show_classes(report.per_class, "images", title)
@@ -162,6 +162,10 @@ def _show(report: Any, title: str) -> None:
     elif isinstance(report, ReconstructionReport):
         counted = _counted(report.images, report.total, "images", report.unreadable)
         print(f"{title}: reconstruction loss {report.loss:.4f} ± {report.loss_std:.4f} over {counted}")
+    elif isinstance(report, FeatureReport):
+        counted = _counted(report.images, report.total, "images", report.unreadable)
+        print(f"{title}: {report.neighbor_top1:.2%} by nearest neighbors within the split, {counted}")
+        print("crate probe measures the same features with the training images as neighbors")
     elif isinstance(report, MaskedReport):
         print(
             f"{title}: loss {report.cross_entropy:.4f} nats per masked token, accuracy {report.accuracy:.2%}, "

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +23,7 @@ from .features import Features, check_features, move_to_device
 
 METHODS = ("logistic", "knn")
 KS = (10, 20, 100, 200)  # numbers of neighbors to choose from (paper 4.1.3, after Caron et al., 2021)
+TEMPERATURE = 0.07  # of the votes (Caron et al., 2021)
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
 """The paper's grid for C. The paper does not say whether C or 1/C is meant; the grid is the same either way."""
 QUERY_BLOCK, NEIGHBOR_BLOCK = 1024, 16384  # size of one block of the similarity matrix: 64 MiB
@@ -80,7 +82,7 @@ def knn_probe(
     test: Features,
     *,
     ks: Sequence[int] | None = None,
-    temperature: float = 0.07,
+    temperature: float = TEMPERATURE,
     own_vote: bool = False,
     device: torch.device | str | None = None,
     progress: Callable[[int], None] | None = None,
@@ -101,29 +103,9 @@ def knn_probe(
     if not temperature > 0:
         raise CrateError(f"temperature is {temperature}; it must be positive")
     grid = _valid_ks(ks, len(train))
-    target = move_to_device(nn.Identity(), device)
-
-    def accuracy(queries: Features, leave_one_out: bool) -> list[list[float]]:
-        """Return top-1 and top-5 accuracy for each k; with `leave_one_out` the queries are the training images."""
-        correct = np.zeros((2, len(grid)), np.int64)
-        for first in range(0, len(queries), QUERY_BLOCK):
-            labels = queries.labels[first : first + QUERY_BLOCK]
-            block = _normalized(queries.values[first : first + QUERY_BLOCK], target)
-            similarity, neighbors = nearest_neighbors(block, train.values, grid[-1], first if leave_one_out else None)
-            # Subtracting the largest similarity scales all votes alike; it changes no ranking and prevents overflow.
-            weights = ((similarity - similarity[:, :1]).double() / temperature).exp()
-            neighbor_labels = torch.from_numpy(train.labels[neighbors.numpy()])
-            votes = torch.zeros(len(labels), len(train.classes), dtype=torch.float64)
-            for column, (previous, k) in enumerate(pairwise((0, *grid))):
-                votes.scatter_add_(1, neighbor_labels[:, previous:k], weights[:, previous:k])
-                ranks, own = _label_ranks(votes.numpy(), labels), votes.numpy()[np.arange(len(labels)), labels]
-                correct[:, column] += (ranks < 1).sum(), ((ranks < 5) & (own > 0)).sum()
-            if progress is not None:
-                progress(len(labels))
-        return (correct / len(queries)).tolist()
-
-    train_top1: Sequence[float | None] = [None] if len(grid) == 1 else accuracy(train, leave_one_out=not own_vote)[0]
-    top1, top5 = accuracy(test, leave_one_out=False)
+    vote = partial(_vote, train=train, grid=grid, temperature=temperature, device=device, progress=progress)
+    train_top1: Sequence[float | None] = [None] if len(grid) == 1 else vote(train, leave_one_out=not own_vote)[0]
+    top1, top5 = vote(test)
     has_top5 = len(train.classes) > 5
     table: list[dict[str, Any]] = [
         {"k": k, "train_top1": train_top1[i], "top1": top1[i], **({"top5": top5[i]} if has_top5 else {})}
@@ -133,6 +115,47 @@ def knn_probe(
     metrics: dict[str, float | None] = {name: best[name] for name in ("top1", "top5", "train_top1") if name in best}
     images, seconds = {"train": len(train), "test": len(test)}, time.perf_counter() - start
     return ProbeReport("knn", metrics, {"k": best["k"]}, table, images, train.values.shape[1], seconds)
+
+
+def neighbor_accuracy(features: Features, k: int = 20) -> float:
+    """Return the share of images whose class wins the vote of their k nearest neighbors among all other images.
+
+    There are fewer neighbors if there are not more than k images. See `knn_probe` for the vote.
+    """
+    grid = [min(k, len(features) - 1)]
+    if grid[0] < 1:
+        raise CrateError("neighbors are looked for among other images, but there is a single image; use more images")
+    return _vote(features, train=features, grid=grid, temperature=TEMPERATURE, leave_one_out=True)[0][0]
+
+
+def _vote(
+    queries: Features,
+    *,
+    train: Features,
+    grid: Sequence[int],
+    temperature: float,
+    leave_one_out: bool = False,
+    device: torch.device | str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[list[float]]:
+    """Return top-1 and top-5 accuracy for each k; with `leave_one_out` the queries are the training images."""
+    target = move_to_device(nn.Identity(), device)
+    correct = np.zeros((2, len(grid)), np.int64)
+    for first in range(0, len(queries), QUERY_BLOCK):
+        labels = queries.labels[first : first + QUERY_BLOCK]
+        block = _normalized(queries.values[first : first + QUERY_BLOCK], target)
+        similarity, neighbors = nearest_neighbors(block, train.values, grid[-1], first if leave_one_out else None)
+        # Subtracting the largest similarity scales all votes alike; it changes no ranking and prevents overflow.
+        weights = ((similarity - similarity[:, :1]).double() / temperature).exp()
+        neighbor_labels = torch.from_numpy(train.labels[neighbors.numpy()])
+        votes = torch.zeros(len(labels), len(train.classes), dtype=torch.float64)
+        for column, (previous, k) in enumerate(pairwise((0, *grid))):
+            votes.scatter_add_(1, neighbor_labels[:, previous:k], weights[:, previous:k])
+            ranks, own = _label_ranks(votes.numpy(), labels), votes.numpy()[np.arange(len(labels)), labels]
+            correct[:, column] += (ranks < 1).sum(), ((ranks < 5) & (own > 0)).sum()
+        if progress is not None:
+            progress(len(labels))
+    return (correct / len(queries)).tolist()
 
 
 def logistic_probe(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,15 +11,16 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from .._report import Report
 from ..data import ViewAugment
 from ..errors import CrateError
+from ..evaluation import extract_features, neighbor_accuracy
 from ..models.base import CratePreTrainedModel
 from ..models.classifier import CrateForImageClassification
 from ..models.distillation import CrateForSelfDistillation
 from ..recipes.schema import Recipe
 from .base import Reading, Step, TaskPaths, cosine
 from .images import ImageTask
+from .reports import FeatureReport
 
 COLLAPSED = 0.01
 """Mutual information in nats between answer and image below which the teacher has collapsed."""
@@ -130,8 +132,35 @@ class Distillation(ImageTask):
     def save(self, model: CratePreTrainedModel, weights: dict[str, Tensor] | None, folder: Path) -> None:
         super().save(cast(CrateForSelfDistillation, model).as_backbone(), None, folder)
 
-    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> Report:
-        raise CrateError("a self-distilled model has features but no classes; measure it with crate probe RUN")
+    def evaluate(self, model: CratePreTrainedModel, **reading: Unpack[Reading]) -> FeatureReport:
+        """Measure by nearest neighbors within the split how well the features tell classes apart.
+
+        This reads one split and no training images. A probe, which has many more neighbors, gives a higher accuracy.
+        """
+        start, data, split = time.perf_counter(), self.data, reading.get("split") or self.default_split
+        features = extract_features(
+            model,
+            data,
+            self.recipe.augment,
+            split=split,
+            limit=reading.get("limit"),
+            batch_size=reading.get("batch_size", 64),
+            workers=self.recipe.data.workers,
+            device=model.device,
+            progress=reading.get("progress"),
+            max_corrupt=self.recipe.data.max_corrupt,
+        )
+        reading.get("unreadable", []).extend(features.corrupt)
+        return FeatureReport(
+            data=data.name,
+            split=split,
+            images=len(features),
+            corrupt=features.corrupt,
+            neighbor_top1=neighbor_accuracy(features),
+            seconds=time.perf_counter() - start,
+            total=data.total,
+            unreadable=len(features.corrupt),
+        )
 
 
 @torch.no_grad()

@@ -225,6 +225,23 @@ class ReconstructionReport(EvaluationReport):
     """Number of images that could not be read."""
 
 
+@dataclass(frozen=True)
+class FeatureReport(EvaluationReport):
+    """How well the features of a model without classes tell the classes of a split apart."""
+
+    data: str
+    split: str
+    images: int
+    corrupt: tuple[str, ...]
+    neighbor_top1: float
+    """Share of images whose class wins the vote of their 20 nearest neighbors within the split."""
+    seconds: float
+    total: int | None = None
+    """Number of images in all splits of the data; None for streams."""
+    unreadable: int = 0
+    """Number of images that could not be read."""
+
+
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
     """Images, what the model saw of them, and what it reconstructed."""
