@@ -83,7 +83,7 @@ MUTANTS = [
         },
     ),
     *mutants(
-        "data/images.py",
+        "data/image_batches.py",
         "tests/data/test_streams.py tests/data/test_loading.py",
         {
             "if data.streaming and train and shuffle_buffer > 1:": "if False:",

@@ -4,11 +4,12 @@ from .catalog import GLUE, GlueTask, dataset_names, text_names
 from .classes import ClassMap, balanced_indices, match_classes
 from .columns import stratified_split
 from .fingerprint import Fingerprint, describe_change
-from .image_files import CorruptImages, UnreadableImageError, decode_image, read_image, read_picture
-from .images import EvaluationBatches, ImageData, ImageDataset, ImageExample, ImageStream, collate
+from .image_batches import EvaluationBatches, ImageDataset, ImageExample, ImageStream, collate, load_batches
 
 # isort: split
-from .images import load_batches, load_images, loader_errors, sample_photographs, torch_dataset
+from .image_batches import loader_errors, torch_dataset
+from .image_files import CorruptImages, UnreadableImageError, decode_image, read_image, read_picture
+from .images import ImageData, load_images, sample_photographs
 from .objects import BACKGROUND, VOID, CocoData, CocoImage, CocoObject, VocImage, load_coco, load_voc
 from .sentences import SentenceData, SentenceDataset, SentenceExample, load_sentences, sentence_collator
 from .sources import Splits, open_splits
