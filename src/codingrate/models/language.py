@@ -12,6 +12,7 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache
 
 from ..errors import CrateError
+from ..operators.linear import Linear
 from .base import CratePreTrainedModel, CrateTextModel
 from .cache import cached_attention_mask, cached_length
 from .config import CrateConfig
@@ -61,7 +62,7 @@ class CrateForMaskedLM(_LanguageModel):
             self.transform.add_module("dense", nn.Linear(d, d))
             self.transform.add_module("activation", nn.GELU())
             self.transform.add_module("norm", nn.LayerNorm(d, eps=config.head_norm_eps))
-        self.head = nn.Linear(d, config.vocab_size, bias=config.prediction_transform)
+        self.head = Linear(d, config.vocab_size, bias=config.prediction_transform)
         self.post_init()
 
     @torch.no_grad()
@@ -103,7 +104,7 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
         if not config.causal:
             raise CrateError("CrateForCausalLM needs causal=True")
         super().__init__(config)
-        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.attention == "tssa":  # its statistics of all tokens are computed again at every step
             self.generation_config.use_cache = False
         self.post_init()

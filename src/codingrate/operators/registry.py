@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..errors import unknown_name
+from .linear import Linear
 
 Module = TypeVar("Module", bound=nn.Module)
 Spec = TypeVar("Spec")
@@ -91,7 +92,7 @@ def is_offloaded(module: nn.Module) -> bool:
     return bool(getattr(getattr(module, "_hf_hook", None), "offload", False))
 
 
-class OutputProjection(nn.Linear):
+class OutputProjection(Linear):
     """The linear map that ends a branch of a layer; a class of its own, so that it can be initialized differently."""
 
 

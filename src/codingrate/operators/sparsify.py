@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..objective.signal import orthonormal_columns
+from .linear import linear
 from .registry import SPARSIFIERS, OutputProjection, Sparsifier, SparsifierSpec, is_offloaded
 
 
@@ -95,7 +96,7 @@ class ISTA(DictionarySparsifier):
             fused = self._fuse(atoms)
         else:
             fused = self._fused()
-        return F.linear(z, fused.mT, fused.new_full((self.spec.dim,), self.shift))
+        return linear(z, fused.mT, fused.new_full((self.spec.dim,), self.shift))
 
     def _fuse(self, atoms: Tensor) -> Tensor:
         """Compute M = I + η(D − DᵀD), so that the step is zM; in full precision even if D is in half precision."""
@@ -129,7 +130,8 @@ class ISTA(DictionarySparsifier):
             # dictionary, which would have the same key.
             with torch.inference_mode(False), torch.no_grad():
                 diagonal = d.detach().diagonal()
-                self._cached = (key, diagonal, diagonal.clone(), self._fuse(self.atoms()))
+                fused = self._fuse(self.atoms()).mT.contiguous().mT  # `linear` reads the rows of Mᵀ
+                self._cached = (key, diagonal, diagonal.clone(), fused)
         return self._cached[3]
 
     def train(self, mode: bool = True) -> ISTA:
