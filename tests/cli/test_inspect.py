@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from codingrate import create_model
+from codingrate import Run, create_model
 from codingrate.data import Augment, balanced_indices, load_images, load_tokenizer
 from codingrate.inspection import layerwise, square_input, trace
 from codingrate.models import CrateForCausalLM, CrateForImageClassification
@@ -94,6 +94,18 @@ def test_the_page_needs_nothing_else_and_says_what_was_measured(capsys, digits_r
         plain = panel["measured"].translate(str.maketrans("", "", "^{}"))
         assert plain.split("_")[0] in page.text
     assert report["facts"]["Model vit"]["parameters"] == load(twin_run / "model" / "last").num_parameters()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_is_compared_with_itself_before_training(capsys, digits_run, tmp_path):
+    report = crate_json(capsys, "inspect", digits_run, "--compare", "untrained", "--limit", 5, "--output", tmp_path)
+    run = Run(digits_run)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = type(run.model())(run.model().config).eval()
+    expected = layerwise(model, run.task.batches(model, limit=5, batch_size=5))["compression"].tolist()
+    assert compression(report, "digits, untrained") == pytest.approx(expected, rel=1e-5)
+    assert compression(report, "digits") != pytest.approx(expected, rel=1e-2)
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -63,7 +63,11 @@ def inspect(
     ] = None,
     limit: Annotated[int, Option(min=1, help="Largest number of images or text samples.")] = 1000,
     compare: Annotated[
-        list[str] | None, Option(help="Another model to measure on the same samples; can be repeated.")
+        list[str] | None,
+        Option(
+            help="Another model to measure on the same samples, or untrained for the same one with random weights; "
+            "can be repeated."
+        ),
     ] = None,
     checkpoint: CheckpointOption = "last",
     batch_size: BatchSize = 64,

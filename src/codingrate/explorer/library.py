@@ -11,12 +11,12 @@ from typing import Any, Literal, Protocol, cast
 
 import torch
 
-from .._state import seeded
 from ..errors import CrateError, unknown_name
 from ..inspection import ForwardTrace, Intervention, intervene, retrace, trace
 from ..inspection.measure.rates import PRECISION, curve_measures, stacked_bases
 from ..models import CrateForImageClassification, CrateForMaskedLM, CrateForSequenceClassification
 from ..models.base import CratePreTrainedModel
+from ..models.loading import untrained_like
 from ..models.pretrained import pretrained_names
 from ..runs import Run
 from ..runs.curves import kept_steps
@@ -89,10 +89,7 @@ class Entry:
 
     def _load(self) -> CratePreTrainedModel:
         model = self.run.model(self.before) if isinstance(self.before, int) else self.run.loaded()
-        if self.before == "untrained":
-            with seeded(0):
-                model = cast(Any, type(model))(type(model.config).from_dict(model.config.to_dict()))
-            model = cast(Any, model).eval().to(self.run.loaded().device)
+        model = untrained_like(model) if self.before == "untrained" else model
         if self.modality == "vision" and not isinstance(model, CrateForImageClassification):
             model = cast(CratePreTrainedModel, model.base_model)  # no classes, but layers to look at
         return model

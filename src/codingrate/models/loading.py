@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from .._files import atomic_folder, is_hub_id
+from .._state import seeded
 from ..errors import CrateError
 from .base import CrateModel, CratePreTrainedModel, CrateTextModel
 from .checkpoint_file import Report, join_names, read_folder, read_json
@@ -139,6 +140,13 @@ def _checked(name: str, tensor: Tensor, weight: Tensor, dtype: torch.dtype | Non
     if not value.isfinite().all():
         raise CrateError(f"{name} holds NaN or infinity; the file is damaged, or training diverged")
     return value
+
+
+def untrained_like(model: CratePreTrainedModel, seed: int = 0) -> CratePreTrainedModel:
+    """Return a model of the same class and config with random weights, on the same device in eval mode."""
+    with seeded(seed):
+        other = cast(Any, type(model))(type(model.config).from_dict(model.config.to_dict()))
+    return cast(CratePreTrainedModel, other.eval().to(model.device))
 
 
 def convert(

@@ -25,7 +25,7 @@ from ..inspection import read_metrics
 from ..models import CrateForSelfDistillation
 from ..models.base import CratePreTrainedModel
 from ..models.checkpoint_file import read_named
-from ..models.loading import load_model, load_weights
+from ..models.loading import load_model, load_weights, untrained_like
 from ..models.presets import create_model, list_models
 from ..models.pretrained import pretrained_folder, pretrained_names
 from ..recipes import Recipe, build_recipe, load_recipe, save_recipe
@@ -44,6 +44,8 @@ Checkpoint = Literal["last", "best"] | int
 Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 """Opens a progress bar with a description and a total, and yields a function that advances it."""
 
+UNTRAINED = "untrained"
+"""Name that stands for a run's own model with random weights in a comparison."""
 SAMPLE = "sample.json"
 """File of a published run with the name of its stored sample and the metrics of the model on it."""
 STAGING = ".writing"
@@ -73,6 +75,9 @@ class RunFolder:
     `tokenizer/` and `tokens/`.
     """
 
+    before_training: bool = False
+    """Whether the model has random weights in place of the trained ones; set by `Run.without_training`."""
+
     def __init__(self, source: str | Path, *, recipe: Recipe | None = None, progress: Progress | None = None) -> None:
         """Open a run. `recipe` is only for a run that is being created."""
         path = as_path(source, "a run")
@@ -99,7 +104,9 @@ class RunFolder:
     @property
     def name(self) -> str:
         """Short name: the folder's name, or the source itself."""
-        return self.source if self.folder is None else self.folder.resolve().name
+        if self.folder is None:
+            return self.source
+        return self.folder.resolve().name + (f", {UNTRAINED}" if self.before_training else "")
 
     # The folder
 
@@ -291,7 +298,8 @@ class RunFolder:
         device = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
         if device == "cpu" and model.dtype in (torch.float16, torch.bfloat16):  # small files, but slow to compute with
             model = cast(Any, model).float()
-        return cast(CratePreTrainedModel, cast(Any, model).eval().to(device))
+        model = cast(CratePreTrainedModel, cast(Any, model).eval().to(device))
+        return untrained_like(model) if self.before_training else model
 
     def loaded(self, checkpoint: Checkpoint = "last") -> CratePreTrainedModel:
         """Load a model like `model`, and keep it for the next call as long as its file does not change."""

@@ -32,7 +32,8 @@ def inspect_runs(
     unreadable = reading.setdefault("unreadable", [])
 
     def notes() -> Iterator[str]:  # consumed after the samples have been read
-        yield from (f"{run.source} has random weights, so its report means little." for run in runs if run.untrained)
+        if runs[0].untrained:
+            yield f"{runs[0].source} has random weights, so its report means little."
         yield from samples.notes
         if missing := list(dict.fromkeys(unreadable)):  # every model has read the same images
             yield f"{len(missing)} images could not be read; the first of them is {missing[0]}."
@@ -48,8 +49,8 @@ def inspect_runs(
             recipe_text=run.recipe_text,
             augment=run.task.recipe.augment if vision else None,
             tokenizer=None if vision else run.task.processor,
-            history=None if run.run_folder is None else run.metrics_file,
-            trained=not run.untrained,
+            history=None if run.run_folder is None or run.before_training else run.metrics_file,
+            trained=not (run.untrained or run.before_training),
             outcome=(lambda images: task.outcome(model, images, own_data, **read)) if has_data else None,
         )
 

@@ -14,12 +14,12 @@ from .. import evaluation, inspection, tasks
 from .._distributed import on_first
 from .._files import is_utf8
 from .._report import Report
-from .._state import seeded
 from ..data import ClassMap
 from ..errors import CrateError, check_positive, shown, unknown_name
 from ..models.base import CratePreTrainedModel
+from ..models.loading import untrained_like
 from ..recipes import load_recipe
-from .folder import Checkpoint, RunFolder
+from .folder import UNTRAINED, Checkpoint, RunFolder
 from .inspecting import inspect_runs, read_pictures
 
 if TYPE_CHECKING:
@@ -48,6 +48,13 @@ class Run(RunFolder):
         other = copy.copy(self)
         other.intervention, other._kept = inspection.Intervention.from_dict(changes), None
         other.loaded()  # refuses what the model does not have
+        return other
+
+    def without_training(self) -> Self:
+        """Return this run with random weights, drawn with seed 0, in place of the trained ones."""
+        _ = self.task  # the copy has the same one, which is opened by the present `source`
+        other = copy.copy(self)
+        other.before_training, other._kept, other.source = True, None, f"{self.source}, {UNTRAINED}"
         return other
 
     def model(self, checkpoint: Checkpoint = "last") -> CratePreTrainedModel:
@@ -237,8 +244,7 @@ class Run(RunFolder):
         if not isinstance(task, tasks.ImageTask) or not hasattr(model, "features"):
             raise CrateError(f"{self.source}: a {type(model).__name__} has no image features; probe a vision model")
         if features == "untrained":
-            with seeded(task.recipe.run.seed):
-                model = cast(Any, type(model))(type(model.config).from_dict(model.config.to_dict())).to(model.device)
+            model = untrained_like(model, task.recipe.run.seed)
         settings: dict[str, Any] = {
             "cache": cache or self.output_folder("features"),
             "batch_size": batch_size,
@@ -313,12 +319,18 @@ class Run(RunFolder):
     ) -> inspection.InspectionReport:
         """Measure every layer against the objective and look at subspaces, tokens and attention.
 
-        `compare` are other models that are measured on the same samples. `options` are `layers` (indices), `eps`,
+        `compare` are other models that are measured on the same samples; "untrained" is this one with random weights.
+        `options` are `layers` (indices), `eps`,
         `measure`, `token_samples` and `command` of `codingrate.inspection.inspect_models`.
         """
-        others = [other if isinstance(other, Run) else Run(other, progress=self.progress) for other in compare]
+        others = [self._other(other) for other in compare]
         reading: Any = {"split": split, "limit": limit, "batch_size": batch_size}
         return inspect_runs([self, *others], self.on_data(data, path), checkpoint, reading, **options)
+
+    def _other(self, source: Run | str | Path) -> Run:
+        if isinstance(source, Run):
+            return source
+        return self.without_training() if source == UNTRAINED else Run(source, progress=self.progress)
 
     def explore(
         self, *others: str | Path | Run, host: str = "127.0.0.1", port: int | None = 7860, block: bool = True
