@@ -17,7 +17,7 @@ from codingrate.inspection import find_objects, square_input, trace
 from codingrate.models import CrateConfig, CrateForCausalLM, CrateForImageClassification
 from codingrate.recipes import load_recipe, save_recipe
 from codingrate.runs import Run
-from tests.data.conftest import picture, write_classes
+from tests.data.conftest import picture, write_classes, write_voc
 
 from .conftest import check_refusal, crate, crate_json, disc_image, last_evaluation, toy, train_toy
 
@@ -295,22 +295,6 @@ def test_detect_takes_a_threshold_of_zero(capsys, by_color, coco, tmp_path):
     assert [found["score"] for found in detections] == pytest.approx(zero)
     assert zero != pytest.approx(default)
     assert report["detections"] == len(zero)
-
-
-def write_voc(root, names=("a", "b"), split="val", size=(13, 11)):
-    """Write images in VOC's folders, each with a block of class 7, a block of class 2 and a void strip."""
-    for folder in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
-        (root / folder).mkdir(parents=True, exist_ok=True)
-    for number, name in enumerate(names):
-        picture(number, *size).save(root / "JPEGImages" / f"{name}.jpg")
-        labels = np.zeros(size[::-1], dtype=np.uint8)
-        labels[2:6, 3:8], labels[7:10, 3:8], labels[6] = 7, 2, 255
-        stored = Image.fromarray(labels).convert("P")
-        stored.putpalette([value for index in range(256) for value in (index, 0, 255 - index)])
-        stored.putdata(labels.ravel().tolist())
-        stored.save(root / "SegmentationClass" / f"{name}.png")
-    (root / "ImageSets" / "Segmentation" / f"{split}.txt").write_text("\n".join(names) + "\n")
-    return root
 
 
 def naive_maps(model, pixel_values, layer=-2):

@@ -38,3 +38,19 @@ def write_classes(root, counts, start=0):
             picture(number).save(root / name / f"{index:03}.png")
             number += 1
     return root
+
+
+def write_voc(root, names=("a", "b"), split="val", size=(13, 11)):
+    """Write images in VOC's folders, each with a block of class 7, a block of class 2 and a void strip."""
+    for folder in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names):
+        picture(number, *size).save(root / "JPEGImages" / f"{name}.jpg")
+        labels = np.zeros(size[::-1], dtype=np.uint8)
+        labels[2:6, 3:8], labels[7:10, 3:8], labels[6] = 7, 2, 255
+        stored = Image.fromarray(labels).convert("P")
+        stored.putpalette([value for index in range(256) for value in (index, 0, 255 - index)])
+        stored.putdata(labels.ravel().tolist())
+        stored.save(root / "SegmentationClass" / f"{name}.png")
+    (root / "ImageSets" / "Segmentation" / f"{split}.txt").write_text("\n".join(names) + "\n")
+    return root

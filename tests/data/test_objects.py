@@ -9,7 +9,7 @@ from PIL import Image
 from codingrate import CrateError
 from codingrate.data import load_coco, load_voc
 
-from .conftest import picture
+from .conftest import picture, write_voc
 
 SQUARE = [[1, 1, 5, 1, 5, 4, 1, 4]]
 
@@ -129,22 +129,6 @@ def test_no_annotations_at_all(tmp_path):
     (tmp_path / "annotations.json").write_text("{")
     with pytest.raises(CrateError, match="cannot be read as JSON"):
         load_coco(tmp_path)
-
-
-def write_voc(root, names=("a", "b"), split="val", size=(13, 11)):
-    """Images with a block of class 7, a block of class 2, and a strip that is void."""
-    for folder in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
-        (root / folder).mkdir(parents=True, exist_ok=True)
-    for number, name in enumerate(names):
-        picture(number, *size).save(root / "JPEGImages" / f"{name}.jpg")
-        labels = np.zeros(size[::-1], dtype=np.uint8)
-        labels[2:6, 3:8], labels[7:10, 3:8], labels[6] = 7, 2, 255
-        stored = Image.fromarray(labels).convert("P")
-        stored.putpalette([value for index in range(256) for value in (index, 0, 255 - index)])
-        stored.putdata(labels.ravel().tolist())
-        stored.save(root / "SegmentationClass" / f"{name}.png")
-    (root / "ImageSets" / "Segmentation" / f"{split}.txt").write_text("\n".join(names) + "\n")
-    return root
 
 
 @pytest.mark.parametrize("above", [".", "VOCdevkit"])
