@@ -1,13 +1,15 @@
 """Published runs, those that ship with the package, and names that open them."""
 
 import json
+import re
 
 import pytest
 import torch
+import yaml
 
 import codingrate as cr
 from codingrate.models import pretrained
-from codingrate.recipes import load_recipe
+from codingrate.recipes import build_recipe, load_recipe
 from codingrate.runs import Run, check_published, publish
 from tests.refusals import refused
 
@@ -34,6 +36,9 @@ def test_a_published_run_opens_like_the_run(shipped):
     card = (shipped / "crate-toy" / "README.md").read_text()
     assert "Trained for a test." in card
     assert "from_pretrained" in card
+    (changed,) = re.findall("```yaml\n(.*?)```", card, re.DOTALL)
+    assert "distillation" not in changed, "only what differs from the defaults"
+    assert build_recipe(yaml.safe_load(changed)) == run.recipe
 
 
 def test_shipped_names_open_everywhere(shipped, monkeypatch, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import yaml
 
 from ..models.base import CratePreTrainedModel
@@ -49,6 +51,8 @@ model = {auto}.from_pretrained("{folder}")
 
 ## Recipe
 
+The keys that differ from their defaults; recipe.yaml of the run has all of them.
+
 ```yaml
 {recipe}```
 """
@@ -83,5 +87,17 @@ def model_card(
         source=source,
         folder=folder,
         about=f"\n{about.strip()}\n" if about else "",
-        recipe=yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True),
+        recipe=yaml.safe_dump(_changed(recipe.to_dict(), Recipe().to_dict()), sort_keys=False, allow_unicode=True),
     )
+
+
+def _changed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that differ from the defaults, in sections."""
+    changed = {}
+    for key, value in values.items():
+        default = defaults.get(key)
+        if isinstance(value, dict) and isinstance(default, dict):
+            value, default = _changed(value, default), {}
+        if value != default:
+            changed[key] = value
+    return changed
