@@ -71,13 +71,16 @@ class CompareTab:
     def _start_names(self) -> tuple[str, str]:
         """Return two models that read the same kind of input: two trained ones, or one after training and before it.
 
-        "Before" is the earliest checkpoint that the run has kept, or the untrained model if it has kept none.
+        Of the trained ones, a white box is shown beside a black box if there are both. "Before" is the earliest
+        checkpoint that the run has kept, or the untrained model if it has kept none.
         """
         kinds: tuple[Modality, ...] = ("vision", "text")
         for modality in kinds:
             trained = self.library.names(modality)
             if len(trained) > 1 and modality == "vision":
-                return trained[0], trained[1]
+                kind = self.library.entry(trained[0]).white_box
+                others = [name for name in trained[1:] if self.library.entry(name).white_box != kind]
+                return trained[0], (others or trained[1:])[0]
             if trained:
                 others = [name for name in self.library.names(modality, before=True) if name != trained[0]]
                 same = [name for name in others if name.startswith(trained[0])]
