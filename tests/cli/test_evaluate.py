@@ -398,6 +398,13 @@ def test_probe_prints_a_table(capsys, probed, tmp_path):
     assert not (probed / "features").exists()
 
 
+def test_probe_in_the_metric_of_the_coding_rate(capsys, probed):
+    report = crate_json(capsys, "probe", probed, "--method", "knn", "--metric", "coding-rate", "--limit", 200)
+    (trained,) = report["probes"].values()
+    assert trained["about"]["metric"] == "coding-rate"
+    assert json.loads((probed / "probe" / "knn-coding-rate-trained.json").read_text()) == trained
+
+
 def test_probe_splits_other_data_and_chooses_among_ks(capsys, probed, tmp_path):
     data = write_classes(tmp_path / "data", {"ant": 20, "bee": 20})
     call = ["probe", probed, "--data", data, "--method", "knn", "--k", 3, "--k", 5]
@@ -417,6 +424,7 @@ WRONG_PROBE = [
     (["RUN", "--checkpoint", "lats"], 2, "'lats' must be last, best or a training step"),
     (["nowhere"], 1, "unknown run folder, checkpoint file or model 'nowhere'"),
     (["RUN", "--k", "3"], 2, "--k is only for --method knn"),
+    (["RUN", "--metric", "coding-rate"], 2, "--metric is only for --method knn"),
     (["RUN", "--method", "knn", "--k", "0"], 2, "--k"),
     (["RUN", "--method", "knn", "--k", "2000"], 1, "1438 training images are too few for k=2000"),
     (["RUN", "--data", "RARE", "--method", "knn", "--limit", "5"], 1, "5 training images are too few for k=10"),

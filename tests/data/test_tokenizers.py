@@ -105,6 +105,16 @@ def test_learns_from_lists_and_documents_alike():
     assert len(rare) == 257
 
 
+def test_words_are_read_alike_wherever_they_stand_if_asked_for(tmp_path):
+    texts = ["The Cat saw THE cat and the É", "the cat"] * 3
+    tokenizer = load_tokenizer("bpe", texts, kind="masked", vocab_size=300, uncased=True)
+    tokenizer.save_pretrained(tmp_path)
+    for one in (tokenizer, load_tokenizer(str(tmp_path))):
+        assert one("THE Cat, É")["input_ids"] == one(" the cat, é")["input_ids"]
+    plain = load_tokenizer("bpe", texts, kind="masked", vocab_size=300)
+    assert plain("THE Cat")["input_ids"] != plain("the cat")["input_ids"] != plain(" the cat")["input_ids"]
+
+
 def test_check_against_the_model():
     tokenizer = make("bytes", "masked")
     check_tokenizer(tokenizer, CrateConfig(modality="text", vocab_size=261))

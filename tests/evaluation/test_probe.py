@@ -18,6 +18,7 @@ from codingrate import create_model
 from codingrate.evaluation import (
     BareFeatures,
     Features,
+    in_coding_rate_metric,
     knn_probe,
     logistic_probe,
     neighbor_accuracy,
@@ -26,6 +27,7 @@ from codingrate.evaluation import (
     probe_steps,
 )
 from codingrate.evaluation.probe import nearest_neighbors
+from codingrate.objective import coding_rate
 from tests.refusals import refused
 
 
@@ -118,6 +120,7 @@ def test_features_that_cannot_be_probed():
         ("knn", {"ks": []}, "k is []"),
         ("knn", {"temperature": 0}, "temperature is 0"),
         ("knn", {"device": "gpu"}, "cannot use device 'gpu'"),
+        ("knn", {"metric": "codingrate"}, "unknown metric 'codingrate'; did you mean 'coding-rate'"),
         *(
             ("logistic", options, "a logistic probe needs positive strengths")
             for options in (
@@ -230,6 +233,35 @@ def test_length_does_not_matter_and_zero_has_no_direction():
     assert knn_probe(scaled, test, ks=[7, 13]).table == knn_probe(train, test, ks=[7, 13]).table
     zeros = features(np.zeros((97, 5)), train.labels, train.classes)
     assert 0 < knn_probe(zeros, test, ks=[96]).metrics["top1"] < 1
+
+
+@pytest.mark.usefixtures("_blocks")
+def test_the_metric_is_that_of_the_gradient_of_the_coding_rate():
+    mapped, other = in_coding_rate_metric(TRAIN, TEST)
+    centered = torch.tensor(TRAIN.values).double()
+    mean, size = centered.mean(dim=0), (centered - centered.mean(dim=0)).square().sum(dim=1).mean().sqrt()
+    z = ((centered - mean) / size).requires_grad_()
+    (gradient,) = torch.autograd.grad(coding_rate(z), z)  # α M z_i in its rows
+    alpha = z.shape[1] / (z.shape[0] * 0.5**2)
+    for found, source in ((mapped, TRAIN), (other, TEST)):
+        products = torch.tensor(found.values).double() @ torch.tensor(mapped.values).double().T / size**2
+        expected = (torch.tensor(source.values).double() - mean) / size @ gradient.T / alpha
+        torch.testing.assert_close(products, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_in_the_metric_of_the_coding_rate_neither_a_shift_nor_a_scale_nor_a_rotation_matters():
+    rotation = np.linalg.qr(np.random.RandomState(3).normal(size=(5, 5)))[0]
+    moved = [features(3 * part.values @ rotation + 7, part.labels, part.classes) for part in (TRAIN, TEST)]
+    plain, metric = ([knn_probe(*pair, metric=name) for pair in ((TRAIN, TEST), moved)] for name in probe.METRICS)
+    assert metric[0].table == metric[1].table
+    assert plain[0].table != plain[1].table != metric[1].table
+
+
+def test_features_that_have_no_metric_of_the_coding_rate(monkeypatch):
+    constant = features(np.ones((11, 5)), np.arange(11) % 3)
+    refused("all training features are equal", in_coding_rate_metric, constant, constant)
+    monkeypatch.setattr(probe, "WIDEST", 4)
+    refused("features of width 5 are too wide for the coding-rate metric", in_coding_rate_metric, TRAIN, TEST)
 
 
 def test_the_grid_is_cut_to_the_samples():

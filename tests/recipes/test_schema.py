@@ -112,6 +112,8 @@ def test_settings_that_exclude_each_other(values, message):
         ("pydoc-bert", "text.columns=[a, b]", "`text.columns` is not used by task masked-lm"),
         ("sst2", "text.block=64", "`text.block` is not used by task sequence-classification"),
         ("wikitext-gpt", "text.tokenizer=bytes", "`text.vocab_size` is only for the bpe tokenizer"),
+        ("wikitext-gpt", "text.uncased=true", "`text.uncased` is not used by task causal-lm"),
+        ("sst2", "text.uncased=true", "`text.uncased` is only for the bpe tokenizer"),
         ("pydoc-gpt", "augment.flip=0.3", "`augment` is only for images, not for task causal-lm; leave it out"),
         ("pydoc-gpt", "data.image_column=x", "`data.image_column` is only for images, not for task causal-lm"),
         ("pydoc-bert", "data.streaming=true", "`data.streaming` is only for images; task masked-lm tokenizes"),

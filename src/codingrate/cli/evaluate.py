@@ -52,6 +52,13 @@ class Method(str, Enum):
     knn = "knn"
 
 
+class Metric(str, Enum):
+    """Similarities of features for nearest neighbors."""
+
+    cosine = "cosine"
+    coding_rate = "coding-rate"
+
+
 class Baseline(str, Enum):
     """Features that a probe is compared with."""
 
@@ -282,6 +289,9 @@ def probe(
         int | None, Option(min=1, help="Number of images per split, balanced over classes. Default: all.")
     ] = None,
     k: Annotated[list[int] | None, Option(min=1, help="Neighbors for knn; repeat to choose among several.")] = None,
+    metric: Annotated[
+        Metric, Option(help="Similarity for knn; coding-rate shrinks directions that most images share.")
+    ] = Metric.cosine,
     protocol: Annotated[
         Protocol, Option(help="paper: bare tokens, no standardization, images vote for themselves (C.2, C.3).")
     ] = Protocol.default,
@@ -295,6 +305,9 @@ def probe(
 
     if k and method is not Method.knn:
         raise typer.BadParameter("--k is only for --method knn; leave it out")
+    if metric is not Metric.cosine and method is not Method.knn:
+        raise typer.BadParameter("--metric is only for --method knn; leave it out")
+    options = {**({"ks": k} if k else {}), **({"metric": metric.value} if metric is not Metric.cosine else {})}
     opened = open_run(run)
     reports = {}
     for features in dict.fromkeys(("trained", *(name.value for name in baseline or ()))):
@@ -308,16 +321,18 @@ def probe(
             batch_size=batch_size,
             cache=cache,
             protocol=protocol.value,
-            **({"ks": k} if k else {}),
+            **options,
         )
     folder = output or opened.output_folder("probe", data)
+    probe_name = method.value if metric is Metric.cosine else f"{method.value}-{metric.value}"
     for name, report in reports.items() if first_process() else ():
-        write_json(folder / f"{method.value}-{name}.json", report.to_dict())
+        write_json(folder / f"{probe_name}-{name}.json", report.to_dict())
     if as_json:
         about = {"run": run, "checkpoint": checkpoint, "data": reports["trained"].about["data"]}
         print_json({**about, "method": method.value, "probes": reports, "folder": str(folder)})
         return
-    _show_probes(reports, f"{run}, checkpoint {checkpoint}, {method.value}")
+    similarity = "" if metric is Metric.cosine else ", metric of the coding rate"
+    _show_probes(reports, f"{run}, checkpoint {checkpoint}, {method.value}{similarity}")
     print(f"reports in {folder}")
 
 

@@ -53,12 +53,14 @@ def load_tokenizer(
     kind: Kind = "causal",
     vocab_size: int = 8192,
     min_frequency: int = 2,
+    uncased: bool = False,
 ) -> PreTrainedTokenizerFast:
     """Return a fast tokenizer: `bytes`, `bpe` trained on `texts`, or the one in a folder or under a hub id.
 
     New tokenizers have RoBERTa's special tokens for masked models (`<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, `<mask>`
     last; `<s> A </s>` and `<s> A </s></s> B </s>`) and GPT-2's `<|endoftext|>` as the last id for causal models, which
-    also pads. The same texts give the same tokenizer.
+    also pads. The same texts give the same tokenizer. With `uncased`, a new `bpe` reads capitals as small
+    letters, and the first word of a text as if a space stood before it, as before any other word.
     """
     if kind not in _LAST:
         raise unknown_name("kind of tokenizer", kind, _LAST)
@@ -67,7 +69,7 @@ def load_tokenizer(
     if spec == "bpe":
         if texts is None:
             raise CrateError("tokenizer 'bpe' is trained on text; pass `texts`, or use a tokenizer's folder or hub id")
-        return _finish(_train(texts, kind, vocab_size, min_frequency), kind)
+        return _finish(_train(texts, kind, vocab_size, min_frequency, uncased), kind)
     return _from_pretrained(spec)
 
 
@@ -88,8 +90,10 @@ def _bytes(kind: Kind) -> Tokenizer:
     return tokenizer
 
 
-def _train(texts: Documents | Iterable[str], kind: Kind, vocab_size: int, min_frequency: int) -> Tokenizer:
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+def _train(
+    texts: Documents | Iterable[str], kind: Kind, vocab_size: int, min_frequency: int, uncased: bool
+) -> Tokenizer:
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     smallest = len(_FIRST[kind]) + 256 + 1
     if vocab_size < smallest:
@@ -97,7 +101,9 @@ def _train(texts: Documents | Iterable[str], kind: Kind, vocab_size: int, min_fr
     if min_frequency < 1:
         raise CrateError(f"`min_frequency` must be at least 1 (got {min_frequency})")
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if uncased:
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=uncased)
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - 1,  # the last id is added afterwards
         min_frequency=min_frequency,

@@ -19,9 +19,12 @@ from torch import Tensor, nn
 
 from .._report import Report
 from ..errors import CrateError, unknown_name
+from ..objective.rates import rate_scale
 from .features import Features, check_features, move_to_device
 
 METHODS = ("logistic", "knn")
+METRICS = ("cosine", "coding-rate")
+WIDEST = 8192  # width of features up to which their covariance is decomposed
 KS = (10, 20, 100, 200)  # numbers of neighbors to choose from (paper 4.1.3, after Caron et al., 2021)
 TEMPERATURE = 0.07  # of the votes (Caron et al., 2021)
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
@@ -84,6 +87,7 @@ def knn_probe(
     ks: Sequence[int] | None = None,
     temperature: float = TEMPERATURE,
     own_vote: bool = False,
+    metric: str = "cosine",
     device: torch.device | str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> ProbeReport:
@@ -91,6 +95,7 @@ def knn_probe(
 
     votes_c(z) = Σ_{i among the k nearest, y_i = c} exp(cos(z, z_i)/τ), z (d,), τ = `temperature`
 
+    With `metric="coding-rate"` the cosine is that of `in_coding_rate_metric`, fitted to the training images.
     As in the paper, k is the one of `ks` with the highest training accuracy. The paper does not say whether a training
     image may vote for itself; here it may not, because it would always win, unless `own_vote` is set. A class without
     votes is never among the best five. Similarities are computed in float32 in blocks of 64 MiB, votes in float64.
@@ -102,6 +107,10 @@ def knn_probe(
     check_features(train, test)
     if not temperature > 0:
         raise CrateError(f"temperature is {temperature}; it must be positive")
+    if metric not in METRICS:
+        raise unknown_name("metric", metric, METRICS)
+    if metric == "coding-rate":
+        train, test = in_coding_rate_metric(train, test)
     grid = _valid_ks(ks, len(train))
     vote = partial(_vote, train=train, grid=grid, temperature=temperature, device=device, progress=progress)
     train_top1: Sequence[float | None] = [None] if len(grid) == 1 else vote(train, leave_one_out=not own_vote)[0]
@@ -115,6 +124,33 @@ def knn_probe(
     metrics: dict[str, float | None] = {name: best[name] for name in ("top1", "top5", "train_top1") if name in best}
     images, seconds = {"train": len(train), "test": len(test)}, time.perf_counter() - start
     return ProbeReport("knn", metrics, {"k": best["k"]}, table, images, train.values.shape[1], seconds)
+
+
+def in_coding_rate_metric(train: Features, test: Features, eps: float = 0.5) -> tuple[Features, Features]:
+    """Map features such that their inner product is that of the coding rate's metric of the training images.
+
+    ⟨z, z'⟩_M = zᵀ M z', M = (I + α Σ_i z_i z_iᵀ)⁻¹, α = d/(nε²), z (d,)
+
+    M is the matrix in the gradient of the coding rate, ∇R = α M Z: it shrinks the directions that most images share,
+    and leaves those that tell images apart. Features are centered and scaled such that the training images have a mean
+    squared length of 1, hence ε has the same meaning for every model. Returns M^½ z, (n, d).
+    """
+    check_features(train, test)
+    n, d = train.values.shape
+    if d > WIDEST:
+        raise CrateError(f"features of width {d} are too wide for the coding-rate metric, at most {WIDEST}; use cosine")
+    mean = train.values.mean(axis=0, dtype=np.float64)
+    gram = np.zeros((d, d))
+    for start in range(0, n, NEIGHBOR_BLOCK):
+        block = train.values[start : start + NEIGHBOR_BLOCK] - mean
+        gram += block.T @ block
+    squares = np.trace(gram) / n  # mean squared length
+    if not squares > 0:
+        raise CrateError("all training features are equal; their model maps every image to one point")
+    eigenvalues, directions = np.linalg.eigh(gram / squares)
+    root = directions / np.sqrt(1 + rate_scale(n, d, eps) * eigenvalues.clip(min=0))
+    matrix, shift = root.astype(np.float32), mean.astype(np.float32)
+    return replace(train, values=(train.values - shift) @ matrix), replace(test, values=(test.values - shift) @ matrix)
 
 
 def neighbor_accuracy(features: Features, k: int = 20) -> float:

@@ -116,6 +116,8 @@ class TextSection:
     `model.from`, and `bytes` for a new model."""
     vocab_size: Annotated[int, Field(gt=0, le=2**24), NUMBER] = 8192
     """Vocabulary size that `bpe` learns, special tokens included."""
+    uncased: bool = False
+    """Whether `bpe` reads a word alike wherever it stands: capitals as small letters, the first word as any other."""
     block: Annotated[int, Field(ge=2, le=2**22), NUMBER] = 256
     """Context length: tokens per sample of a language model, and rows of its position table."""
     separate: Separator = "document"
@@ -139,7 +141,7 @@ _BLOCKS = (*_ANY_TEXT, "block", "separate", "text_column", "cache")
 TEXT_TASKS: dict[str, tuple[str, ...]] = {
     "causal-lm": _BLOCKS,
     "masked-lm": (*_BLOCKS, "mask_probability"),
-    "sequence-classification": (*_ANY_TEXT, "columns", "max_length", "regression"),
+    "sequence-classification": (*_ANY_TEXT, "uncased", "columns", "max_length", "regression"),
 }
 """The tasks on text, with the keys of the `text` section that each of them reads."""
 
@@ -290,8 +292,9 @@ class Recipe:
         for entry in dataclasses.fields(self.text):
             if getattr(self.text, entry.name) != entry.default and entry.name not in reads:
                 raise CrateError(f"`text.{entry.name}` is not used by task {self.task}; leave it out")
-        if self.text.vocab_size != TextSection.vocab_size and self.text.tokenizer != "bpe":
-            raise CrateError("`text.vocab_size` is only for the bpe tokenizer; set text.tokenizer=bpe or leave it out")
+        for key in ("vocab_size", "uncased"):
+            if getattr(self.text, key) != getattr(TextSection, key) and self.text.tokenizer != "bpe":
+                raise CrateError(f"`text.{key}` is only for the bpe tokenizer; set text.tokenizer=bpe or leave it out")
         if self.task not in TEXT_TASKS:
             return
         if self.augment != Augment() or self.data.image_column is not None:

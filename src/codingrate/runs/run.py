@@ -234,7 +234,7 @@ class Run(RunFolder):
         `features` are those of the trained model, of the same model untrained, or the pixels. With `protocol="paper"`
         they are the bare token before any LayerNorm, logistic regression does not standardize them, and k is chosen
         with training images that vote for themselves (appendix C.2, C.3). `options` are those of the probe, such as
-        `ks`.
+        `ks` and `metric`.
         """
         if protocol not in ("default", "paper"):
             raise unknown_name("protocol", protocol, ("default", "paper"))
@@ -266,6 +266,7 @@ class Run(RunFolder):
         train, test = parts
         about = {"run": self.source, "checkpoint": str(checkpoint), "data": task.recipe.data.name, "features": features}
         about |= {} if protocol == "default" else {"protocol": protocol}
+        about |= {"metric": options["metric"]} if "metric" in options else {}
         steps = evaluation.probe_steps(len(train), len(test), method, options)
         with self.progress(f"{method} on {features} features", steps) as advance:
             facts: dict[str, Any] = {"about": about, "total": total}

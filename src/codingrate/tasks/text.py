@@ -94,7 +94,9 @@ class TextTask(Task):
                     "text.tokenizer, or start from another model"
                 )
             return own
-        tokenizer = load_tokenizer(name or "bytes", texts, kind=kind, vocab_size=self.recipe.text.vocab_size)
+        section = self.recipe.text
+        options: dict[str, Any] = {"vocab_size": section.vocab_size, "uncased": section.uncased}
+        tokenizer = load_tokenizer(name or "bytes", texts, kind=kind, **options)
         if own is not None and tokenizer.get_vocab() != own.get_vocab():
             raise CrateError(
                 f"text.tokenizer={name}: its vocabulary differs from that of model.from={source}; "
