@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +31,48 @@ class Layer(nn.Module):
         if self.gradient_checkpointing and self.training:
             return self._gradient_checkpointing_func(super().__call__, *args)
         return super().__call__(*args)
+
+    @contextmanager
+    def recomputing(self, norm: nn.Module, source: Tensor, output: Tensor) -> Iterator[None]:
+        """Keep `source` for the backward pass in place of `output` = norm(source), which is then computed again.
+
+        The norm keeps its input anyway, so one tensor of two is saved at the price of one more norm; the gradients are
+        the same bit for bit. Compiled layers choose for themselves what they keep, and checkpointed ones keep nothing.
+        """
+        checkpointed = self.gradient_checkpointing and self.training
+        differentiated = torch.is_grad_enabled() and output.requires_grad
+        if torch.compiler.is_compiling() or checkpointed or not differentiated or output is source:  # no norm before it
+            yield
+            return
+        address, size, dtype = output.data_ptr(), output.numel(), output.dtype  # the closures must not keep `output`
+        outer_pack, outer_unpack = _active_hooks()
+
+        def pack(tensor: Tensor) -> Any:
+            same = tensor.data_ptr() == address and tensor.numel() == size and tensor.dtype == dtype
+            return _Recomputed(tensor.shape) if same and tensor.is_contiguous() else outer_pack(tensor)
+
+        def unpack(kept: Any) -> Tensor:
+            if not isinstance(kept, _Recomputed):
+                return outer_unpack(kept)
+            with torch.no_grad():
+                again: Tensor = norm(source)
+            return again.reshape(kept.shape)
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            yield
+
+
+@dataclass(frozen=True)
+class _Recomputed:
+    """What stands for a tensor that is computed again."""
+
+    shape: torch.Size
+
+
+def _active_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]:
+    """Return the hooks on saved tensors that are in force, such as those of `save_on_cpu`; new ones replace them."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)(False)
+    return top or ((lambda tensor: tensor), (lambda kept: kept))
 
 
 def drop_path(update: Tensor, rate: float) -> Tensor:
@@ -73,12 +118,14 @@ class EncoderLayer(Layer):
         With `num_queries` only so many tokens from the front are computed; with `cache` the tokens continue a sequence.
         """
         y = self.attention_input(z)
-        update, attention = self.attention(y, mask, return_attention, num_queries, cache)
+        with self.recomputing(self.attention_norm, z, y):
+            update, attention = self.attention(y, mask, return_attention, num_queries, cache)
         compressed = (y if self.normalized_skip else z)[:, :num_queries] + self.kept(update)
         if not self.norm_first:
             compressed = self.attention_norm(compressed)
         x = self.sparsifier_norm(compressed) if self.norm_first else compressed
-        sparse = self.sparsifier(x)
+        with self.recomputing(self.sparsifier_norm, compressed, x):
+            sparse = self.sparsifier(x)
         if self.sparsifier_skip:
             sparse = self.kept(sparse) + (x if self.normalized_skip else compressed)
         return sparse if self.norm_first else self.sparsifier_norm(sparse), compressed, attention
@@ -124,9 +171,12 @@ class DecoderLayer(Layer):
         self, z: Tensor, mask: Tensor | None = None, return_attention: bool = False, *_: None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Map Z^ℓ (batch, n, d) to Z^{ℓ+1}, Z^{ℓ+½} and the attention on request; all tokens, without a cache."""
-        synthesized = self.synthesis(self.synthesis_norm(z))
+        x = self.synthesis_norm(z)
+        with self.recomputing(self.synthesis_norm, z, x):
+            synthesized = self.synthesis(x)
         y = self.attention_input(synthesized)
-        update, attention = self.attention(y, mask, return_attention)
+        with self.recomputing(self.attention_norm, synthesized, y):
+            update, attention = self.attention(y, mask, return_attention)
         return (y if self.normalized_skip else synthesized) - update, synthesized, attention
 
     def attention_input(self, z: Tensor) -> Tensor:
