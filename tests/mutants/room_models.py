@@ -12,7 +12,7 @@ MUTANTS = [
         {
             "[:, :num_queries] + self.kept(update)": "[:, :num_queries] - self.kept(update)",
             "else synthesized) - update": "else synthesized) + update",
-            "self.synthesis(self.synthesis_norm(z))": "self.synthesis(z)",
+            "synthesized = self.synthesis(x)": "synthesized = self.synthesis(z)",
             'self.normalized_skip = config.skip == "normalized"\n        self.norm_first': (
                 "self.normalized_skip = False\n        self.norm_first"
             ),
@@ -32,6 +32,15 @@ MUTANTS = [
             "rows = F.pad(drawn + front, (front, 0))": "rows = F.pad(drawn, (front, 0))",
             "F.max_pool2d(convolution(features), 2).relu()": "F.avg_pool2d(convolution(features), 2).relu()",
             "return features.flatten(2).mT": "return features.transpose(2, 3).flatten(2).mT",
+        },
+    ),
+    *mutants(
+        "models/layers.py",
+        "tests/models/test_recomputing.py",
+        {
+            "or output is source:": "or False:",
+            "if same and tensor.is_contiguous()": "if False",
+            "else outer_pack(tensor)": "else tensor",
         },
     ),
     *mutants("models/layers.py", EMBEDDING, {"(x if self.normalized_skip else compressed)": "compressed"}),

@@ -267,6 +267,8 @@ def segment(
     print_table(f"regions found by {model}", columns, rows)
     empty = sum(not any(one["segments"] for one in entry["layers"]) for entry in results)
     print(f"{len(rows)} regions in {len(results)} images{f', none in {empty}' if empty else ''}; pictures in {folder}")
+    if empty:
+        print(f"if all patches are alike at --threshold {threshold:g}, nothing can be cut; try one that is nearer to 1")
     print_indented(ABOUT_REGIONS, "", "")
 
 
