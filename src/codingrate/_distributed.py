@@ -6,7 +6,9 @@ no process group, and the helpers then do nothing.
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -175,8 +177,12 @@ def map_batches(function: Callable[[T], R], batches: Iterable[T]) -> Iterator[R]
     return batches.map(function) if isinstance(batches, SharedBatches) else map(function, batches)
 
 
-def leave_process_group() -> None:
-    """Leave the process group of a distributed run, after every process has finished."""
+def exit_together() -> None:
+    """End this process when all processes of the run have come here; one process alone goes on.
+
+    The interpreter is not taken down: threads of a process group may still free tensors, for which they need the
+    interpreter, and would abort the process if it were gone.
+    """
     if process_count() == 1:
         return
     import torch.distributed as dist
@@ -184,3 +190,7 @@ def leave_process_group() -> None:
     if dist.is_available() and dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

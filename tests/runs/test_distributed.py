@@ -96,6 +96,7 @@ def test_resuming(runs, tmp_path, kind):
 BUILD = """
 import json, sys, torch
 from pathlib import Path
+from codingrate._distributed import exit_together
 from codingrate.recipes import load_recipe
 from codingrate.runs import Run
 from codingrate.runs.training import build_trainer
@@ -106,8 +107,7 @@ trainer = build_trainer(run, run.task, run.task.build_model(), quiet=True)
 trainer.train()
 {report}
 (folder / f"rank{{trainer.args.process_index}}.json").write_text(json.dumps(result))
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
+exit_together()
 """
 SHARDS = BUILD.format(
     observe="",
@@ -195,6 +195,7 @@ def test_only_the_last_batch_is_filled_up(tmp_path):
 STOPPED = """
 import json, os, signal, sys
 from pathlib import Path
+from codingrate._distributed import exit_together
 from codingrate.recipes import load_recipe
 from codingrate.runs import TrainingStopped, train
 from codingrate.runs.callbacks import TaskHooks
@@ -213,6 +214,7 @@ try:
 except TrainingStopped as stopped:
     result = str(stopped)
 (folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(result))
+exit_together()
 """
 
 

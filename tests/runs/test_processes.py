@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from codingrate._distributed import first_process, leave_process_group, share
+from codingrate._distributed import first_process, exit_together, share
 from codingrate.errors import CrateError
 from codingrate.runs import Run
 
@@ -54,7 +54,7 @@ try:
 except CrateError as error:
     values["error"] = str(error)
 (out / f"rank{__import__('os').environ.get('RANK', '0')}.json").write_text(json.dumps(values))
-leave_process_group()
+exit_together()
 """
 TIMES = ("seconds", "images_per_second", "folder")
 

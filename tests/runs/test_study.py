@@ -3,8 +3,10 @@
 import itertools
 import json
 import random
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pandas as pd
@@ -75,20 +77,28 @@ def test_mistakes_are_refused(tmp_path):
     refused("unknown study 'digits-architectur'; did you mean", load_study, "digits-architectur")
 
 
+def logged(output):
+    """Return the number of lines that the runs of a study have logged."""
+    return sum(len(file.read_bytes().splitlines()) for file in output.glob("**/metrics.jsonl"))
+
+
 def killed_at_random(study, output, draw):
-    """Run `crate study` in processes that are killed at random times, until one of them ends by itself."""
+    """Run `crate study` in processes that are killed after a random number of logged lines, until one ends by itself.
+
+    Return how many were killed.
+    """
     arguments = [sys.executable, "-m", "codingrate", "study", str(study), "--output", str(output)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    for number in range(60):
+    for killed in itertools.count():
+        enough = logged(output) + draw.randint(1, 6)  # of 24
         with subprocess.Popen(arguments, env=ENVIRONMENT, **quiet) as process:
-            try:
-                _, errors = process.communicate(timeout=draw.uniform(3, 12) + number)  # slow machines end too
-            except subprocess.TimeoutExpired:
-                process.kill()
-            else:
-                assert process.returncode == 0, errors
-                return number
-    raise AssertionError("the study never ended")
+            while process.poll() is None and logged(output) < enough:
+                time.sleep(0.05)
+            time.sleep(draw.uniform(0, 0.5))  # between two lines, a run writes checkpoints and results
+            process.kill()
+            if process.wait() != -signal.SIGKILL:
+                assert process.returncode == 0, process.stderr.read()
+                return killed
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from .. import __version__
-from .._distributed import first_process, leave_process_group
+from .._distributed import exit_together, first_process
 from ..errors import CrateError
 from . import bench, demo, evaluate, explore, inspect, predict, study, text, train, verify
 
@@ -136,7 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if code == 130:  # typer's own answer to Ctrl-C
             _fail("stopped", 130)
         sys.stdout.flush()
-        leave_process_group()
+        if code in (None, 0):
+            exit_together()
     except (typer.Abort, KeyboardInterrupt):
         code = _fail("stopped", 130)
     except BrokenPipeError:  # such as `crate models | head`

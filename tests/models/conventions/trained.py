@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from codingrate._distributed import exit_together
+
 from .cases import build, inputs
 
 SAMPLES = 16
@@ -57,4 +59,4 @@ if __name__ == "__main__":
     loss, gradients = train(family, attention, Path(folder), SAMPLES // 2)
     if torch.distributed.get_rank() == 0:
         torch.save((loss, gradients), Path(folder) / "result.pt")
-    torch.distributed.destroy_process_group()
+    exit_together()
