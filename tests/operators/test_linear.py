@@ -1,11 +1,14 @@
 """The product for a single token: equal to the plain one, and only where it may be used."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from codingrate.operators import linear as module
-from codingrate.operators.linear import Linear, linear
+from codingrate.operators.linear import Linear, apply_linear, linear
 
 
 @pytest.fixture
@@ -55,3 +58,23 @@ def test_everything_else_takes_the_plain_product(used):
     layer(x).sum().backward()
     assert torch.equal(layer.weight.grad, x.expand(640, 257))
     assert used == []
+
+
+@torch.no_grad()
+def test_a_module_that_is_wrapped_or_observed_is_called(used):
+    x, plain = torch.randn(1, 257), nn.Linear(257, 640)
+    expected = plain(x)
+    torch.testing.assert_close(apply_linear(plain, x), expected)
+    assert len(used) == 1
+    calls = []
+    observed = deepcopy(plain)
+    observed.register_forward_hook(lambda *_: calls.append("hook"))
+    prepared = deepcopy(plain)
+    prepared.register_forward_pre_hook(lambda *_: calls.append("hook before"))
+    replaced = deepcopy(plain)
+    replaced.forward = lambda tokens: calls.append("forward") or plain(tokens)
+    wrapped = nn.Sequential(plain)
+    for other in (observed, prepared, replaced, wrapped):
+        assert torch.equal(apply_linear(other, x), expected)
+    assert calls == ["hook", "hook before", "forward"]
+    assert len(used) == 1

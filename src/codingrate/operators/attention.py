@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import CrateError
 from ..objective.signal import orthonormal_columns
+from .linear import apply_linear
 from .registry import ATTENTION, Attention, AttentionSpec, KeyValueCache, OutputProjection, is_offloaded
 
 LONGEST_PRODUCT = 256
@@ -188,7 +189,7 @@ class SubspaceAttention(_MultiHead):
 
     def codes(self, z: Tensor) -> Tensor:
         """Compute W_k = Z U_k (+ b_k) of every head: (batch, n, d) to (batch, K, n, p)."""
-        return self.split(F.linear(z, *self._affine()) if self.spec.orthonormal else self.project(z))
+        return self.split(F.linear(z, *self._affine()) if self.spec.orthonormal else apply_linear(self.project, z))
 
     def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         w = self.codes(z)
@@ -260,7 +261,7 @@ class MHSA(_MultiHead):
         self.output = OutputProjection(self.inner, spec.dim, bias=spec.output_bias)
 
     def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = (self.split(x) for x in self.project(z).chunk(3, dim=-1))
+        query, key, value = (self.split(x) for x in apply_linear(self.project, z).chunk(3, dim=-1))
         return query, key, value
 
 
