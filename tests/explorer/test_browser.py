@@ -40,21 +40,25 @@ def screenshots() -> Path:
 
 @pytest.fixture(params=WIDTHS)
 def page(request, browser, server, screenshots):  # noqa: F811
-    """The open app; when a test ends, there was no error, no request elsewhere, and nothing wider than the screen."""
+    """The open app; when a test ends, there was no error, no request elsewhere, and nothing wider than the screen.
+
+    Tests open other addresses in pages of their own: leaving a page aborts its requests, which it reports as an error.
+    """
     width = WIDTHS[request.param]
-    page = browser.new_page(viewport={"width": width, "height": 900}, has_touch=width < 500)
-    page.set_default_timeout(PATIENCE)
+    context = browser.new_context(viewport={"width": width, "height": 900}, has_touch=width < 500)
+    context.set_default_timeout(PATIENCE)
     requests, problems = [], []
-    page.on("request", lambda sent: requests.append(sent.url))
-    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: problems.append(str(error)))
+    context.on("request", lambda sent: requests.append(sent.url))
+    context.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    context.on("weberror", lambda failure: problems.append(str(failure.error)))
+    page = context.new_page()
     page.goto(server.url)
     for part in ("#cx-picture .cx-picture", "#cx-prediction .cx-bar", ".cx-heads .cx-switch", "#cx-curves .chart"):
         page.locator(part).first.wait_for()
     yield page
     wide = page.evaluate("document.documentElement.scrollWidth")
     page.screenshot(path=screenshots / f"{request.node.originalname}-{request.param}.png", full_page=True)
-    page.close()
+    context.close()
     assert [url for url in requests if not url.startswith((server.url, "data:", "blob:"))] == []
     assert problems == []
     assert wide <= width
@@ -151,6 +155,13 @@ def test_interventions(page, toy_run):
     page.locator("#cx-switches-atom [style*='--cx-heat:1.000']").wait_for()
 
 
+def opened(page, address):
+    """Open an address in another page of the same browser and return that page."""
+    other = page.context.new_page()
+    other.goto(address)
+    return other
+
+
 def test_a_link_opens_the_same_state(page, server):
     after(page, "#cx-attention", lambda: set_slider(page, "cx-layer", 1))
     after(page, "#cx-attention", lambda: page.locator("#cx-picture .cx-picture").click(position={"x": 5, "y": 5}))
@@ -160,14 +171,14 @@ def test_a_link_opens_the_same_state(page, server):
     assert page.locator("#cx-link-image input").input_value() == page.url
     pieces = ("#cx-prediction", "#cx-attention", "#cx-picture", "#cx-curves")
     shown = [text_of(page, piece) for piece in pieces]
-    page.goto(page.url)
+    page = opened(page, page.url)
     page.wait_for_selector("#cx-prediction .cx-bar:has-text('→')")
     assert probability(text_of(page, "#cx-prediction")) == probability(changed)
     assert [text_of(page, piece) for piece in pieces] == shown
-    page.goto(f"{server.url}/?tab=image&layer=99")
+    page = opened(page, f"{server.url}/?tab=image&layer=99")
     page.wait_for_selector(".toast-body:has-text('layer is')")
     page.locator("#cx-prediction .cx-bar").first.wait_for()
-    page.goto(f"{server.url}/?tab=text&text=To+be&layer=1")
+    page = opened(page, f"{server.url}/?tab=text&text=To+be&layer=1")
     page.wait_for_selector("#cx-tokens .cx-token >> visible=true")
     assert page.locator("#cx-tokens .cx-token").count() == len("To be")
 
