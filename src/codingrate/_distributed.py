@@ -177,8 +177,8 @@ def map_batches(function: Callable[[T], R], batches: Iterable[T]) -> Iterator[R]
     return batches.map(function) if isinstance(batches, SharedBatches) else map(function, batches)
 
 
-def exit_together() -> None:
-    """End this process when all processes of the run have come here; one process alone goes on.
+def exit_together(code: int = 0) -> None:
+    """End this process with an exit code when all processes of the run have come here; one process alone goes on.
 
     The interpreter is not taken down: threads of a process group may still free tensors, for which they need the
     interpreter, and would abort the process if it were gone.
@@ -193,4 +193,4 @@ def exit_together() -> None:
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(code)

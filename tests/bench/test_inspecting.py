@@ -13,7 +13,7 @@ def test_every_cost_is_relative_to_its_forward_passes(monkeypatch, capsys):
     monkeypatch.setattr(inspecting, "create_model", lambda name: build(name, **SMALL))
     rounds = []
     result = bench_inspection(batch=3, repeats=2, probed=(60, 20), progress=lambda: rounds.append(1))
-    assert len(rounds) == 6
+    assert len(rounds) == 9  # models, probes and measures, 1 + 2 rounds each
     forward = result["seconds"]["forward"] / 3
     for key, count in result["images"].items():
         assert result["ratio"][key] == pytest.approx(result["seconds"][key] / count / forward)

@@ -70,7 +70,7 @@ def bench_image(
             "efficiency": seconds["products"] / seconds["ours"],
             "speedup": {key: seconds[key] / seconds["ours"] for key in RIVALS[1:]},
             "gflops_per_second": {k: _flops(name, k, batch, mode, shape) / seconds[k] / 1e9 for k in RIVALS},
-            "peak_mib": {key: median_peak((name, key, batch, mode, shape)) for key in RIVALS},
+            "peak_mib": {key: _median_peak((name, key, batch, mode, shape)) for key in RIVALS},
         }
         if compiler:
             result[mode]["compiled"] = _compiled_speedups(seconds, "vit")
@@ -170,7 +170,7 @@ def _flops(*case: Any) -> int:
         return count_flops(_new_step(*case))
 
 
-def median_peak(case: Sequence[Any]) -> float:
+def _median_peak(case: Sequence[Any]) -> float:
     """Return the peak MiB of two steps, the median of three processes: how memory is laid out differs between them."""
     return statistics.median(peak_memory(_two_steps, case) for _ in range(3))
 

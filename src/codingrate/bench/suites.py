@@ -36,7 +36,7 @@ ROUNDS = {
     "maskcut": (1, 0),
     "explorer": (2, 1),
     "precision": (2, 1),
-    "inspect": (2, 1),
+    "inspect": (3, 1),
 }  # timed parts, warm-up rounds of each
 PROBES: dict[str, Callable[..., Any]] = {"knn": knn_probe, "logistic": logistic_probe}
 WIDTH, RANK = 384, 8  # of the features that are cut, as in a small model, and of each object's subspace

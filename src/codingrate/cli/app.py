@@ -136,8 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if code == 130:  # typer's own answer to Ctrl-C
             _fail("stopped", 130)
         sys.stdout.flush()
-        if code in (None, 0):
-            exit_together()
+        exit_together(code if isinstance(code, int) else 0)
     except (typer.Abort, KeyboardInterrupt):
         code = _fail("stopped", 130)
     except BrokenPipeError:  # such as `crate models | head`

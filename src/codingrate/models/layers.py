@@ -64,7 +64,7 @@ class Layer(nn.Module):
 
 @dataclass(frozen=True)
 class _Recomputed:
-    """What stands for a tensor that is computed again."""
+    """The shape of a saved tensor that the backward pass computes again."""
 
     shape: torch.Size
 

@@ -53,7 +53,7 @@ def _is_single(x: Tensor, weight: Tensor) -> bool:
 def apply_linear(module: nn.Module, x: Tensor) -> Tensor:
     """Compute module(x), for a single token by `linear` if the module is an `nn.Linear` that nothing wraps or observes.
 
-    Where quantization by torch replaces modules of the type `nn.Linear` only, a subclass would be left out.
+    The module stays a plain `nn.Linear`, because torch's dynamic quantization replaces that type and not a subclass.
     """
     if type(module) is not nn.Linear or "forward" in vars(module):
         return cast(Tensor, module(x))

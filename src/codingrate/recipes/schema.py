@@ -117,7 +117,7 @@ class TextSection:
     vocab_size: Annotated[int, Field(gt=0, le=2**24), NUMBER] = 8192
     """Vocabulary size that `bpe` learns, special tokens included."""
     uncased: bool = False
-    """Whether `bpe` reads a word alike wherever it stands: capitals as small letters, the first word as any other."""
+    """Whether to make `bpe` ignore case and treat the first word of a text like any other word."""
     block: Annotated[int, Field(ge=2, le=2**22), NUMBER] = 256
     """Context length: tokens per sample of a language model, and rows of its position table."""
     separate: Separator = "document"
