@@ -99,13 +99,14 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
 
         counted = mask if self.config.loss_on == "masked" else torch.ones_like(mask)
         errors = self.patch_errors(patches, reconstruction) * counted
+        shared = trace.outputs()
         return CrateAutoencoderOutput(
-            loss=self.regularized(errors.sum() / counted.sum().clamp(min=1)),
+            loss=self.regularized(errors.sum() / counted.sum().clamp(min=1), objective=shared.get("objective")),
             losses=errors.sum(dim=1) / counted.sum(dim=1).clamp(min=1),
             reconstruction=reconstruction,
             mask=mask,
             decoder_input=z if trace.records(len(self.crate.layers)) else None,
-            **trace.outputs(),
+            **shared,
         )
 
     def _check_mask(self, mask: Tensor | None, patches: Tensor) -> Tensor:

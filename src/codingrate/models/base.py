@@ -122,17 +122,25 @@ class CratePreTrainedModel(PreTrainedModel):
         gaps = [gap.square() for layer in layers for key, gap in layer.items() if key != "within"]
         return torch.stack(gaps).sum() if gaps else torch.zeros((), device=self.device)
 
-    def regularized(self, loss: Tensor, share: float | Tensor = 1.0) -> Tensor:
-        """Add the orthogonality penalty to a training loss if the config asks for it.
+    def regularized(
+        self, loss: Tensor, share: float | Tensor = 1.0, objective: Tensor | None = None
+    ) -> Tensor:
+        """Add the orthogonality penalty and the layers' own objective to a training loss if the config asks for them.
 
-        `share` is the part of an optimizer step that this batch is, if the loss is that part of its mean.
+        `share` is the part of an optimizer step that this batch is, if the loss is that part of its mean; `objective`
+        is that of the output of the body.
         """
         if self.training and self.config.orthogonality == "penalty":
-            return loss + self.config.orthogonality_weight * share * self.orthogonality_penalty()
-        return loss
+            loss = loss + self.config.orthogonality_weight * share * self.orthogonality_penalty()
+        return loss if objective is None else loss + self.config.objective_weight * share * objective
 
     def mean_loss(
-        self, function: Callable[..., Tensor], logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None
+        self,
+        function: Callable[..., Tensor],
+        logits: Tensor,
+        labels: Tensor,
+        num_items_in_batch: Tensor | int | None,
+        objective: Tensor | None = None,
     ) -> Tensor:
         """Compute the training loss by a function of PyTorch: its mean over the labels that are not −100.
 
@@ -140,22 +148,31 @@ class CratePreTrainedModel(PreTrainedModel):
         `num_items_in_batch`. The loss is then the part that this batch adds to the mean over all of them.
         """
         try:
-            return self._mean_loss(function, logits, labels, num_items_in_batch)
+            return self._mean_loss(function, logits, labels, num_items_in_batch, objective)
         except (IndexError, ValueError) as error:  # PyTorch finds a bad label without waiting for a GPU
             raise CrateError(f"labels do not fit logits {tuple(logits.shape)}: {error}") from error
 
     def _mean_loss(
-        self, function: Callable[..., Tensor], logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None
+        self,
+        function: Callable[..., Tensor],
+        logits: Tensor,
+        labels: Tensor,
+        num_items_in_batch: Tensor | int | None,
+        objective: Tensor | None,
     ) -> Tensor:
         if num_items_in_batch is None:
-            return self.regularized(function(logits, labels))
+            return self.regularized(function(logits, labels), objective=objective)
         count = torch.as_tensor(num_items_in_batch, device=logits.device)
         distributions = function is F.cross_entropy and labels.is_floating_point()  # one term per row, not per number
         total = function(logits, labels, reduction="sum") * (labels.shape[-1] if distributions else 1)
-        return self.regularized(total / count, labels.ne(-100).sum() / count)
+        return self.regularized(total / count, labels.ne(-100).sum() / count, objective)
 
     def classification_loss(
-        self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        num_items_in_batch: Tensor | int | None = None,
+        objective: Tensor | None = None,
     ) -> Tensor:
         """Compute the loss of logits (batch, classes) by the `problem_type` of the config, as transformers does.
 
@@ -170,10 +187,10 @@ class CratePreTrainedModel(PreTrainedModel):
                     "labels do not sum to 1 in each row; set problem_type to 'multi_label_classification' if they are "
                     "several classes per sample, or to 'single_label_classification' if they are weights of classes"
                 )
-            return self.mean_loss(F.cross_entropy, logits, labels, num_items_in_batch)
+            return self.mean_loss(F.cross_entropy, logits, labels, num_items_in_batch, objective)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         function = F.mse_loss if kind == "regression" else F.binary_cross_entropy_with_logits
-        return self.mean_loss(function, logits, labels.to(logits.dtype).view_as(logits), num_items_in_batch)
+        return self.mean_loss(function, logits, labels.to(logits.dtype).view_as(logits), num_items_in_batch, objective)
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
         """Refuse attention functions other than ours, which the operators would not call."""
@@ -278,7 +295,14 @@ class CrateModel(CratePreTrainedModel):
         """Return a trace that records what the caller or else the config asks for."""
         states = bool(self.config.output_hidden_states) if states is None else states
         attentions = bool(self.config.output_attentions if attentions is None else attentions)
-        return Trace(states, attentions, eager=self.config._attn_implementation == "eager")
+        return Trace(states, attentions, self.config._attn_implementation == "eager", measured=self.measured_layers())
+
+    def measured_layers(self) -> list[int]:
+        """Return the layers whose own objective this training step adds to the loss, counted from 0."""
+        depth = len(self.layers)
+        if not (self.training and self.config.objective_weight):
+            return []
+        return list(range(depth)) if self.config.objective_layers == "all" else torch.randint(depth, (1,)).tolist()
 
 
 class CrateTextModel(CrateModel):

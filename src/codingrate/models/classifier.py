@@ -45,5 +45,5 @@ class CrateForImageClassification(CratePreTrainedModel):
         """
         body, z = self.crate.pooled(pixel_values, **kwargs)
         logits = self.head(self.head_norm(z))
-        loss = None if labels is None else self.classification_loss(logits, labels, num_items_in_batch)
+        loss = None if labels is None else self.classification_loss(logits, labels, num_items_in_batch, body.objective)
         return CrateTaskOutput.from_body(body, logits, loss)

@@ -29,7 +29,7 @@ more is damaged, or is meant to fill the memory."""
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{
         name: (lambda value: 0 <= value <= 1e6, "be at least 0 and at most 1e6")
-        for name in ("step_size", "sparsity", "prox_alpha", "orthogonality_weight", "initializer_range")
+        for name in ("step_size", "sparsity", "prox_alpha", "orthogonality_weight", "objective_weight", "initializer_range")
     },
     **{
         name: (lambda value: 0 < value <= 1, "be above 0 and at most 1") for name in ("layer_norm_eps", "head_norm_eps")
@@ -140,6 +140,14 @@ class CrateConfig(PreTrainedConfig):
     """Constraint of the theory on U and D: not enforced, added to the training loss, or built in."""
     orthogonality_weight: float | int = 1e-4
     """Weight of the penalty Σ‖UᵀU − I‖² + ‖DᵀD − I‖²."""
+    objective_weight: float | int = 0.0
+    """Weight γ of the layers' own objective in the training loss. This is not in the paper; Hu et al. (2024) add the
+    sparse rate reduction of a random layer to the loss."""
+    objective: Literal["compression", "layer", "sparse-rate-reduction"] = "compression"
+    """Objective that a layer adds: R^c after attention over R^c before it, of unit tokens on orthonormal bases; the mean
+    of this ratio and that of ISTA's LASSO objective; or −[ΔR − λ‖Z‖₁]/n of its output (Hu et al.)."""
+    objective_layers: Literal["one", "all"] = "one"
+    """Layers whose objective a training step adds: one drawn at random, which costs little, or the mean of all."""
 
     # From data to tokens
     image_size: int | list[int] | tuple[int, int] = 224

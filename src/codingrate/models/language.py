@@ -30,9 +30,15 @@ class _TextModel(CratePreTrainedModel):
         super().__init__(config)
         self.crate = CrateTextModel(config)
 
-    def loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+    def loss(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        num_items_in_batch: Tensor | int | None,
+        objective: Tensor | None = None,
+    ) -> Tensor:
         """Compute the mean cross-entropy of the logits, where a label is not −100."""
-        return self.mean_loss(F.cross_entropy, logits.flatten(0, -2), labels.flatten(), num_items_in_batch)
+        return self.mean_loss(F.cross_entropy, logits.flatten(0, -2), labels.flatten(), num_items_in_batch, objective)
 
 
 class _LanguageModel(_TextModel):
@@ -90,7 +96,7 @@ class CrateForMaskedLM(_LanguageModel):
         z = body.last_hidden_state
         logits = self.head(self.transform(z if logits_at is None else z[logits_at]))
         wanted = labels if labels is None or logits_at is None else labels[logits_at]
-        loss = None if wanted is None else self.loss(logits, wanted, num_items_in_batch)
+        loss = None if wanted is None else self.loss(logits, wanted, num_items_in_batch, body.objective)
         return CrateTaskOutput.from_body(body, logits, loss)
 
 
@@ -140,7 +146,7 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
                 raise CrateError("labels need the logits of every position; leave logits_to_keep at 0")
             # The labels are shifted, not the logits: dropping the last position of the logits would copy them.
             shifted = F.pad(labels[:, 1:], (0, 1), value=-100) if shift_labels is None else shift_labels
-            loss = self.loss(logits, shifted, num_items_in_batch)
+            loss = self.loss(logits, shifted, num_items_in_batch, body.objective)
         return CrateTaskOutput.from_body(body, logits, loss)
 
     def create_masks_for_generate(
@@ -198,7 +204,7 @@ class CrateForSequenceClassification(_TextModel):
         """
         body = self.crate(input_ids, attention_mask, return_dict=True, **kwargs)
         logits = self.predict(body.last_hidden_state, attention_mask)
-        loss = None if labels is None else self.loss(logits, labels, num_items_in_batch)
+        loss = None if labels is None else self.loss(logits, labels, num_items_in_batch, body.objective)
         return CrateTaskOutput.from_body(body, logits, loss)
 
     def predict(self, z: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -206,9 +212,15 @@ class CrateForSequenceClassification(_TextModel):
         z = self.pool(z, attention_mask)
         return self.head(self.dropout(torch.tanh(self.dense(self.dropout(z)))))
 
-    def loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+    def loss(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        num_items_in_batch: Tensor | int | None,
+        objective: Tensor | None = None,
+    ) -> Tensor:
         """Compute the loss of the config's `problem_type`."""
-        return self.classification_loss(logits, labels, num_items_in_batch)
+        return self.classification_loss(logits, labels, num_items_in_batch, objective)
 
     def pool(self, z: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Return the token that represents the sequence, or the mean of its real tokens, (batch, d)."""

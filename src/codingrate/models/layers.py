@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import objective
 from ..errors import CrateError
 from ..objective.signal import orthogonality_gap
 from ..operators import ATTENTION, SPARSIFIERS, DictionarySparsifier, KeyValueCache, SubspaceAttention
@@ -104,6 +105,8 @@ class EncoderLayer(Layer):
         self.sparsifier = SPARSIFIERS.create(config.sparsifier, config.sparsifier_spec)
         self.sparsifier_norm = nn.LayerNorm(d, eps=eps) if self.sparsifier.uses_norm else nn.Identity()
         self.sparsifier_skip = self.sparsifier.residual  # kept here, because adapters wrap the sparsifier
+        self.objective_kind, self.objective_eps = config.objective, config.coding_precision
+        self.objective_sparsity = config.sparsity
 
     def forward(
         self,
@@ -129,6 +132,33 @@ class EncoderLayer(Layer):
         if self.sparsifier_skip:
             sparse = self.kept(sparse) + (x if self.normalized_skip else compressed)
         return sparse if self.norm_first else self.sparsifier_norm(sparse), compressed, attention
+
+    def skip_input(self, z: Tensor) -> Tensor:
+        """Return the start of the skip around attention for tokens Z^ℓ: LN(Z^ℓ) or Z^ℓ."""
+        return self.attention_input(z) if self.normalized_skip else z
+
+    def objective(self, z: Tensor, compressed: Tensor, sparse: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Compute the layer's own objective () from Z^ℓ, Z^{ℓ+½} and Z^{ℓ+1} (batch, n, d), to be minimized.
+
+        `compression` is the mean over samples of R^c(Z^{ℓ+½} | U^ℓ) / R^c(Z^ℓ | U^ℓ), of unit tokens on orthonormal
+        bases, where Z^ℓ stands for the start of the skip: below 1 if attention compresses. `layer` is the mean of this
+        and of f(Z^{ℓ+1})/f(Z^{ℓ+½}) for ISTA's objective f(Z) = ½‖X − ZDᵀ‖² + λ‖Z‖₁ with X = LN(Z^{ℓ+½}), where it has
+        one. `sparse-rate-reduction` is −[ΔR − λ‖Z‖₁]/n of Z^{ℓ+1}, as it is.
+        """
+        kind, eps = self.objective_kind, self.objective_eps
+        mask = mask if mask is not None and mask.ndim == 2 else None
+        bases, work = self.attention.bases, torch.promote_types(z.dtype, torch.float32)
+        if kind == "sparse-rate-reduction":
+            return (objective.energy(sparse.to(work), bases.to(work), eps, self.objective_sparsity) / z.shape[-2]).mean()
+        after, before = (
+            objective.normalized_compression(x, bases, eps, mask) for x in (compressed, self.skip_input(z))
+        )
+        ratio = (after / before.clamp(min=torch.finfo(before.dtype).tiny)).mean()
+        if kind == "compression" or not isinstance(self.sparsifier, DictionarySparsifier):
+            return ratio
+        x, real = self.sparsifier_norm(compressed).to(work), 1.0 if mask is None else mask[..., None].to(work)
+        start, end = ((self.sparsifier.lasso(x, code) * real).sum((-2, -1)) for code in (x, sparse.to(work)))
+        return (ratio + (end / start).mean()) / 2
 
     def kept(self, update: Tensor) -> Tensor:
         """Apply stochastic depth to the update of a residual branch, in training only."""

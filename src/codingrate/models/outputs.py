@@ -6,12 +6,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.utils import generic
 from transformers.utils.generic import ModelOutput
 
 from ..operators import KeyValueCache
+from .layers import EncoderLayer
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 can_return_tuple: Callable[[Forward], Forward] = generic.can_return_tuple
@@ -26,7 +28,8 @@ class CrateModelOutput(ModelOutput):
     requested, the entries of the others are None. `last_hidden_state` has passed the final norm if the model has one.
     The last of the `hidden_states` is that of transformers: before the final norm for images, as in ViT, and after it
     for text, as in GPT-2; `unnormalized_state` is then Z^{L+1}. `pooler_output` (batch, d) of an image is the token
-    that a head reads. `past_key_values` is the cache of a causal model, if one was passed or requested.
+    that a head reads. `past_key_values` is the cache of a causal model, if one was passed or requested. `objective` () is
+    the layers' own objective, which a training step with `objective_weight` adds to the loss.
     """
 
     last_hidden_state: Tensor | None = None
@@ -36,6 +39,7 @@ class CrateModelOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
     past_key_values: Cache | None = None
     unnormalized_state: Tensor | None = None
+    objective: Tensor | None = None
 
 
 @dataclass
@@ -49,6 +53,7 @@ class CrateTaskOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
     past_key_values: Cache | None = None
     unnormalized_state: Tensor | None = None
+    objective: Tensor | None = None
 
     @classmethod
     def from_body(cls, body: CrateModelOutput, logits: Tensor, loss: Tensor | None = None) -> CrateTaskOutput:
@@ -74,6 +79,7 @@ class CrateAutoencoderOutput(ModelOutput):
     compressed_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     decoder_input: Tensor | None = None
+    objective: Tensor | None = None
 
 
 @dataclass
@@ -103,6 +109,9 @@ class Trace:
     hidden: list[Tensor | None] = field(default_factory=list)
     compressed: list[Tensor | None] = field(default_factory=list)
     attentions: list[Tensor] = field(default_factory=list)
+    measured: Collection[int] = ()
+    """Layers of the encoder whose own objective a training step measures, counted from 0."""
+    terms: list[Tensor] = field(default_factory=list)
 
     def run(
         self,
@@ -120,9 +129,12 @@ class Trace:
         if self.states and not self.hidden:
             self.hidden.append(z if self.records(0) else None)
         for index, layer in enumerate(layers):
-            last = index == len(layers) - 1 and not self.states and not self.return_attention
-            queries, cache = num_queries if last else None, caches[index] if caches else None
+            whole = bool(self.states) or self.return_attention or index in self.measured or index < len(layers) - 1
+            queries, cache = None if whole else num_queries, caches[index] if caches else None
+            tokens = z
             z, compressed, attention = layer(z, mask, self.return_attention or self.eager, queries, cache)
+            if index in self.measured and isinstance(layer, EncoderLayer):
+                self.terms.append(layer.objective(tokens, compressed, z, mask))
             if self.states:
                 number = len(self.compressed)
                 self.compressed.append(compressed if self.records(number) else None)
@@ -141,4 +153,5 @@ class Trace:
             "hidden_states": tuple(self.hidden) if self.states else None,
             "compressed_states": tuple(self.compressed) if self.states else None,
             "attentions": tuple(self.attentions) if self.return_attention else None,
+            **({"objective": torch.stack(self.terms).mean()} if self.terms else {}),
         }

@@ -4,6 +4,13 @@ Tokens are rows, z (..., n, d), and bases are (K, d, p); the paper writes tokens
 Z ∈ R^{d×n}, so our z is its Zᵀ and every formula here is its transpose.
 """
 
+from .normalized import (
+    descent_direction,
+    normalized_compression,
+    normalized_reduction,
+    tangential,
+    unit_tokens,
+)
 from .rates import (
     class_coding_rate,
     coding_rate,
@@ -25,8 +32,8 @@ from .sparsity import effective_rank, fraction_below, l0_fraction, l0_norm, l1_n
 
 __all__ = [
     "TokenSample", "class_coding_rate", "coding_rate", "coding_rate_gradient", "coding_rate_hvp",
-    "coding_rate_lipschitz", "coherence", "effective_rank", "energy", "equiangular_bases", "fraction_below",
-    "l0_fraction", "l0_norm", "l1_norm", "project", "projected_coding_rate", "random_bases", "rate_and_rank",
+    "coding_rate_lipschitz", "coherence", "descent_direction", "effective_rank", "energy", "equiangular_bases",
+    "fraction_below", "l0_fraction", "l0_norm", "l1_norm", "normalized_compression", "normalized_reduction", "project", "projected_coding_rate", "random_bases", "rate_and_rank",
     "rate_reduction", "sample_tokens", "sparse_rate_reduction", "sparse_rate_reduction_gradient",
-    "subspace_coding_rate", "subspace_coding_rate_gradient",
+    "subspace_coding_rate", "subspace_coding_rate_gradient", "tangential", "unit_tokens",
 ]  # fmt: skip

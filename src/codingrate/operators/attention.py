@@ -260,6 +260,12 @@ class MHSA(_MultiHead):
         self.project = nn.Linear(spec.dim, 3 * self.inner, bias=spec.projection_bias)
         self.output = OutputProjection(self.inner, spec.dim, bias=spec.output_bias)
 
+    @property
+    def bases(self) -> Tensor:
+        """Value matrices V_1 … V_K (K, d, p), which take the place of U where a black box is measured."""
+        values = self.project.weight.chunk(3)[2]
+        return values.unflatten(0, (self.spec.heads, self.spec.head_dim)).mT
+
     def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = (self.split(x) for x in apply_linear(self.project, z).chunk(3, dim=-1))
         return query, key, value

@@ -49,6 +49,11 @@ class DictionarySparsifier(Sparsifier):
         """Return D, with orthonormal columns if the spec asks for them."""
         return orthonormal_columns(self.dictionary) if self.spec.orthonormal else self.dictionary
 
+    def lasso(self, x: Tensor, codes: Tensor) -> Tensor:
+        """Compute ½‖x − Dz‖² + λ‖z‖₁ of codes z for tokens x, both (..., d) → (..., 1): what the step lowers (2.4)."""
+        residual = x - F.linear(codes, self.atoms().to(codes.dtype))
+        return residual.square().sum(-1, keepdim=True) / 2 + self.spec.sparsity * codes.abs().sum(-1, keepdim=True)
+
     def extra_repr(self) -> str:
         return f"dim={self.spec.dim}, step_size={self.spec.step_size}, sparsity={self.spec.sparsity}"
 

@@ -49,12 +49,13 @@ class Classification(ImageTask):
 
     def loss(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> Step:
         labels: Tensor = batch["labels"]
-        logits: Tensor = model(pixel_values=batch["pixel_values"]).logits
+        output = model(pixel_values=batch["pixel_values"])
+        logits: Tensor = output.logits
         if len(labels) == 0:  # no image of the batch could be read
             return Step(logits.sum() * 0, 0)
         loss = F.cross_entropy(logits, labels, label_smoothing=self.recipe.optimizer.label_smoothing)
         correct = (logits.detach().argmax(-1) == labels).float().mean()
-        return Step(inner.regularized(loss), len(labels), {"accuracy": correct})
+        return Step(inner.regularized(loss, objective=output.objective), len(labels), {"accuracy": correct})
 
     def measure(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> dict[str, Tensor]:
         labels: Tensor = batch["labels"]

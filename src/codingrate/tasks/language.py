@@ -233,10 +233,11 @@ class CausalLM(LanguageTask):
 
     def loss(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> Step:
         ids: Tensor = batch["input_ids"]
-        logits: Tensor = model(input_ids=ids[:, :-1]).logits
+        output = model(input_ids=ids[:, :-1])
+        logits: Tensor = output.logits
         smoothing = self.recipe.optimizer.label_smoothing
         loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), label_smoothing=smoothing)
-        return Step(inner.regularized(loss), len(ids))
+        return Step(inner.regularized(loss, objective=output.objective), len(ids))
 
     def measure(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> dict[str, Tensor]:
         ids: Tensor = batch["input_ids"]
@@ -344,12 +345,13 @@ class MaskedLM(LanguageTask):
 
     def loss(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> Step:
         masked = batch["labels"] >= 0
-        logits, labels = model(input_ids=batch["input_ids"], logits_at=masked).logits, batch["labels"][masked]
+        output = model(input_ids=batch["input_ids"], logits_at=masked)
+        logits, labels = output.logits, batch["labels"][masked]
         count = max(len(labels), 1)  # a small batch may have no masked token
         smoothing = self.recipe.optimizer.label_smoothing
         total = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
         correct = (logits.detach().argmax(-1) == labels).sum() / count
-        return Step(inner.regularized(total / count), len(masked), {"accuracy": correct})
+        return Step(inner.regularized(total / count, objective=output.objective), len(masked), {"accuracy": correct})
 
     def measure(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> dict[str, Tensor]:
         masked = batch["labels"] >= 0

@@ -137,24 +137,25 @@ class SequenceClassification(TextTask):
         return model
 
     def loss(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> Step:
-        labels, logits = batch["labels"], self._logits(model, batch)
+        labels, output = batch["labels"], self._output(model, batch)
+        logits: Tensor = output.logits
         if labels.is_floating_point():
-            return Step(inner.regularized(F.mse_loss(logits[:, 0].float(), labels)), len(labels))
+            loss = F.mse_loss(logits[:, 0].float(), labels)
+            return Step(inner.regularized(loss, objective=output.objective), len(labels))
         loss = F.cross_entropy(logits, labels, label_smoothing=self.recipe.optimizer.label_smoothing)
         correct = (logits.detach().argmax(-1) == labels).float().mean()
-        return Step(inner.regularized(loss), len(labels), {"accuracy": correct})
+        return Step(inner.regularized(loss, objective=output.objective), len(labels), {"accuracy": correct})
 
     def measure(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> dict[str, Tensor]:
-        labels, logits = batch["labels"], self._logits(model, batch).float()
+        labels, logits = batch["labels"], self._output(model, batch).logits.float()
         if labels.is_floating_point():
             prediction = logits[:, 0]
             return {"loss": (prediction - labels).square(), "prediction": prediction, "label": labels}
         loss = F.cross_entropy(logits, labels, reduction="none")
         return {"loss": loss, "prediction": logits.argmax(-1), "label": labels}
 
-    def _logits(self, model: nn.Module, batch: dict[str, Any]) -> Tensor:
-        logits: Tensor = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        return logits
+    def _output(self, model: nn.Module, batch: dict[str, Any]) -> Any:
+        return model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
 
     def summarize(self, values: Values) -> dict[str, float]:
         metrics = sentence_metrics(self.metric_names, values["prediction"], values["label"])
@@ -240,7 +241,7 @@ class SequenceClassification(TextTask):
         length = self.recipe.text.max_length
         batch = self.collate([self.tokenizer(*text, truncation=True, max_length=length) for text in texts])
         with eval_mode(model), torch.inference_mode():
-            logits = self._logits(model, {name: ids.to(model.device) for name, ids in batch.items()}).float()
+            logits = self._output(model, {name: ids.to(model.device) for name, ids in batch.items()}).logits.float()
         return logits[:, 0].tolist() if logits.shape[1] == 1 else labeled_scores(model, logits.softmax(-1))
 
     def write_sample(self, folder: Path, count: int) -> Path | None:
