@@ -29,7 +29,14 @@ more is damaged, or is meant to fill the memory."""
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{
         name: (lambda value: 0 <= value <= 1e6, "be at least 0 and at most 1e6")
-        for name in ("step_size", "sparsity", "prox_alpha", "orthogonality_weight", "objective_weight", "initializer_range")
+        for name in (
+            "step_size",
+            "sparsity",
+            "prox_alpha",
+            "orthogonality_weight",
+            "objective_weight",
+            "initializer_range",
+        )
     },
     **{
         name: (lambda value: 0 < value <= 1, "be above 0 and at most 1") for name in ("layer_norm_eps", "head_norm_eps")

@@ -149,7 +149,9 @@ class EncoderLayer(Layer):
         mask = mask if mask is not None and mask.ndim == 2 else None
         bases, work = self.attention.bases, torch.promote_types(z.dtype, torch.float32)
         if kind == "sparse-rate-reduction":
-            return (objective.energy(sparse.to(work), bases.to(work), eps, self.objective_sparsity) / z.shape[-2]).mean()
+            return (
+                objective.energy(sparse.to(work), bases.to(work), eps, self.objective_sparsity) / z.shape[-2]
+            ).mean()
         after, before = (
             objective.normalized_compression(x, bases, eps, mask) for x in (compressed, self.skip_input(z))
         )

@@ -54,6 +54,19 @@ def fraction_below(z: Tensor, thresholds: Sequence[float]) -> Tensor:
     return torch.stack(shares, -1) + bad if shares else size.new_empty(*size.shape[:-2], 0)
 
 
+def hoyer_sparsity(z: Tensor) -> Tensor:
+    """Compute (√d − ‖z‖₁/‖z‖₂)/(√d − 1) of tokens z (..., d) → (...), Hoyer's measure of sparsity (2004).
+
+    It is 0 if all |z_i| are equal and 1 if at most one is not 0, and it does not depend on the norm of a token. The
+    share of non-zero entries says less: after a ReLU it is near one half for any model.
+    """
+    z = check_tokens(z)
+    root = z.shape[-1] ** 0.5
+    size = torch.linalg.vector_norm(z, dim=-1)
+    ratio = z.abs().sum(-1) / size.where(size > 0, 1)
+    return ((root - ratio) / max(root - 1, 1e-9)).where((size > 0) | size.isnan(), 1)
+
+
 @torch.no_grad()
 def effective_rank(z: Tensor) -> Tensor:
     """Compute exp(−Σ_i p_i log p_i), p_i = σ_i / Σ_j σ_j, of the singular values σ of z (..., n, d) → (...).

@@ -287,6 +287,7 @@ class TSSA(SubspaceAttention):
     """
 
     cache_tensors = 0
+    pairwise = False
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)

@@ -76,6 +76,8 @@ class Attention(nn.Module):
 
     cache_tensors: int = 0
     """Number of tensors cached per layer: 1 if keys equal values, 2 otherwise, 0 if caching is not supported."""
+    pairwise: bool = True
+    """Whether it has weights between pairs of tokens."""
 
 
 class Sparsifier(nn.Module):

@@ -27,7 +27,8 @@ from ..measure.predictions import (
     judge_trend,
     standard_errors,
 )
-from ..measure.rates import THRESHOLDS, across_training
+from ..measure.rates import across_training
+from ..measure.steps import THRESHOLDS
 from .panel import BLUE, FEW, UNTRAINED, Curve, Panel, draw_plots, sentences
 
 

@@ -1,0 +1,293 @@
+"""What one layer did to its tokens, measured against the objective, and the controls that a measurement has to beat.
+
+All rates come from the codes of tokens on orthonormal bases Q_k of the layer's subspaces, U_k = Q_k R_k. The codes of
+raw tokens on raw bases are those times R_k (p, p), and those of unit tokens are those divided by the norms of the
+tokens, so that the printed and the normalized form of a measure share one product with the bases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+from ... import objective
+from ...models.layers import EncoderLayer
+from ...operators import ISTA, MHSA, SubspaceAttention
+
+THRESHOLDS = (1.0, 0.5, 0.1)  # the τ of the appendix: entries of a black box are never zero, but they can be small
+
+
+@dataclass(frozen=True)
+class LayerStep:
+    """The tokens of one encoder layer around its two steps, without padding, each (batch, n, d)."""
+
+    layer: EncoderLayer
+    inputs: Tensor
+    """Input of the attention."""
+    start: Tensor
+    """Start of the skip around attention: LN(Z^ℓ) or Z^ℓ."""
+    after: Tensor
+    """Z^{ℓ+½}."""
+    sparse: Tensor
+    """Z^{ℓ+1}."""
+    eps: float = 0.5
+    seed: int = 0
+    """Seed of the controls that are drawn at random."""
+
+    @cached_property
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """Orthonormal bases Q (K, d, p) and R (K, p, p) with U_k = Q_k R_k; for a black box U_k is its value matrix."""
+        bases = self.layer.attention.bases.detach()
+        q, r = torch.linalg.qr(bases.to(torch.promote_types(bases.dtype, torch.float32)))
+        return q, r
+
+    def codes(self, z: Tensor) -> Tensor:
+        """Project tokens (batch, n, d) onto the orthonormal bases, (batch, K, n, p)."""
+        return objective.project(z, self.factors[0])
+
+    @cached_property
+    def start_codes(self) -> Tensor:
+        """Codes of the start of the skip."""
+        return self.codes(self.start)
+
+    @cached_property
+    def after_codes(self) -> Tensor:
+        """Codes of Z^{ℓ+½}."""
+        return self.codes(self.after)
+
+    @cached_property
+    def sparse_codes(self) -> Tensor:
+        """Codes of Z^{ℓ+1}."""
+        return self.codes(self.sparse)
+
+    def printed(self, codes: Tensor) -> Tensor:
+        """Compute R^c (batch,) of raw tokens on the raw bases, from codes on the orthonormal ones."""
+        return self.rate(codes @ self.factors[1].to(codes.dtype))
+
+    def normalized(self, codes: Tensor, z: Tensor) -> Tensor:
+        """Compute R^c (batch,) of unit tokens on the orthonormal bases, from codes of z on them."""
+        return self.rate(codes / norms(z).unsqueeze(-3))
+
+    def rate(self, codes: Tensor) -> Tensor:
+        """Compute Σ_k R of codes (batch, K, n, p) → (batch,)."""
+        return objective.projected_coding_rate(codes, self.eps).sum(-1)
+
+    @cached_property
+    def update(self) -> Tensor:
+        """Change of the tokens by attention, (batch, n, d)."""
+        return self.after - self.start
+
+    @cached_property
+    def descent(self) -> Tensor:
+        """Steepest descent of the normalized R^c at the start, for tokens of their own length (batch, n, d)."""
+        unit = self.start_codes / norms(self.start).unsqueeze(-3)
+        # ∇R^c on orthonormal bases from codes; R(w) has the same gradient as the rate of tokens w on the basis I.
+        gradient = objective.coding_rate_gradient(unit, self.eps)
+        direction = -torch.einsum("bknp,kdp->bnd", gradient, self.factors[0].to(gradient.dtype))
+        return objective.tangential(direction, self.start) * norms(self.start)
+
+    def alignment(self, update: Tensor) -> Tensor:
+        """Compute the cosine (batch,) between the tangential parts of an update and of the steepest descent.
+
+        An update moves a unit token by its tangential part divided by the norm of the token.
+        """
+        scale = norms(self.start)
+        return cosine(objective.tangential(update / scale, self.start), self.descent / scale)
+
+    def after_update(self, update: Tensor) -> Tensor:
+        """Compute the normalized R^c (batch,) after an update (batch, n or 1, d) of the same size as the layer's own."""
+        size = matrix_norm(update.expand_as(self.start))
+        update = update * (matrix_norm(self.update) / size.clamp(min=torch.finfo(update.dtype).tiny))
+        return self.normalized(self.start_codes + self.codes(update), self.start + update)
+
+    @cached_property
+    def objective_tokens(self) -> tuple[Tensor, Tensor]:
+        """R and effective rank (batch,) of Z^{ℓ+1}."""
+        return objective.rate_and_rank(self.sparse, self.eps)
+
+    def measures(self) -> dict[str, Callable[[], Tensor]]:
+        """Return the measures of the layer by name, each a function that returns (batch,)."""
+        weight = getattr(self.layer.sparsifier, "spec", None)
+        weight = 0.0 if weight is None else float(getattr(weight, "sparsity", 0.0))
+        measures = {
+            "compression": lambda: self.printed(self.after_codes),
+            "before": lambda: self.printed(self.start_codes),
+            "rate": lambda: self.objective_tokens[0],
+            "reduction": lambda: self.objective_tokens[0] - self.printed(self.sparse_codes),
+            "objective": lambda: (
+                self.objective_tokens[0] - self.printed(self.sparse_codes) - weight * objective.l1_norm(self.sparse)
+            ),
+            "compression_normalized": lambda: self.normalized(self.after_codes, self.after),
+            "before_normalized": lambda: self.normalized(self.start_codes, self.start),
+            "rate_normalized": lambda: objective.coding_rate(objective.unit_tokens(self.sparse), self.eps),
+            "reduction_normalized": lambda: (
+                objective.coding_rate(objective.unit_tokens(self.sparse), self.eps)
+                - self.normalized(self.sparse_codes, self.sparse)
+            ),
+            "token_norm": lambda: norms(self.after)[..., 0].mean(-1),
+            "alignment": lambda: self.alignment(self.update),
+            "alignment_printed": self._printed_alignment,
+            "effective_rank": lambda: self.objective_tokens[1],
+            "blocks": self._blocks,
+            "nonzero": lambda: objective.l0_fraction(self.sparse),
+            "hoyer": lambda: objective.hoyer_sparsity(self.sparse).mean(-1),
+            **{
+                f"below_{tau:g}": lambda tau=tau: objective.fraction_below(self.sparse, [tau])[..., 0]
+                for tau in THRESHOLDS
+            },
+        }
+        if isinstance(self.layer.sparsifier, ISTA):
+            measures |= {"lasso": lambda: self.lasso(self.sparse), "lasso_alignment": lambda: self._lasso_alignment()}
+        return measures
+
+    def _printed_alignment(self) -> Tensor:
+        """Compute the cosine (batch,) of the update with −∇R^c of raw tokens on raw bases, the gradient as printed."""
+        raw = self.start_codes @ self.factors[1].to(self.start_codes.dtype)
+        gradient = objective.coding_rate_gradient(raw, self.eps)
+        bases = self.factors[0] @ self.factors[1]
+        return cosine(self.update, -torch.einsum("bknp,kdp->bnd", gradient, bases.to(gradient.dtype)))
+
+    def _blocks(self) -> Tensor:
+        """Compute Σ_k R of the k-th of K blocks of d/K coordinates; NaN if K does not divide d."""
+        heads = len(self.factors[0])
+        if self.after.shape[-1] % heads:
+            return self.after.new_full((len(self.after),), torch.nan)
+        return self.rate(self.after.unflatten(-1, (heads, -1)).transpose(-3, -2))
+
+    # ISTA lowers f(Z) = ½‖X − ZDᵀ‖² + λ‖Z‖₁ over Z ≥ 0, from the feasible point X₊ = ReLU(X), X = LN(Z^{ℓ+½}).
+
+    @cached_property
+    def lasso_input(self) -> Tensor:
+        """X, the input of ISTA (batch, n, d)."""
+        with torch.no_grad():
+            x: Tensor = self.layer.sparsifier_norm(self.after)
+        return x
+
+    @cached_property
+    def lasso_start(self) -> Tensor:
+        """The feasible point from which ISTA starts, ReLU(X); for two-sided thresholds X."""
+        return F.relu(self.lasso_input) if type(self.layer.sparsifier) is ISTA else self.lasso_input
+
+    def lasso(self, codes: Tensor) -> Tensor:
+        """Compute f(codes)/f(X₊) (batch,): below 1 if the step lowers its objective."""
+        with torch.no_grad():
+            end, start = (self.layer.sparsifier.lasso(self.lasso_input, z) for z in (codes, self.lasso_start))
+        return end.sum((-2, -1)) / start.sum((-2, -1))
+
+    def _lasso_alignment(self) -> Tensor:
+        """Compute the cosine (batch,) of ISTA's step from X₊ with −∇f(X₊)."""
+        x, z = self.lasso_input, self.lasso_start
+        atoms = self.layer.sparsifier.atoms().detach()
+        gradient = (F.linear(z, atoms) - x) @ atoms + self.layer.sparsifier.spec.sparsity * z.sign()
+        return cosine(self.sparse - z, -gradient)
+
+    def controls(self) -> dict[str, Tensor]:
+        """Return what each control gives in the place of the layer's own step, by column, each (batch,)."""
+        updates = {name: control(self) for name, control in CONTROLS.items()}
+        columns = {}
+        for name, update in updates.items():
+            if update is not None:
+                columns[f"compression_{name}"] = self.after_update(update)
+                columns[f"alignment_{name}"] = self.alignment(update.expand_as(self.start))
+        columns["compression_steepest"] = self.after_update(self.descent)
+        other = random_subspaces(self)
+        for name, z in (("before", self.start), ("compression", self.after), ("reduction", self.sparse)):
+            unit = objective.unit_tokens(z)
+            rate = self.rate(objective.project(unit, other))
+            columns[f"{name}_subspaces"] = objective.coding_rate(unit, self.eps) - rate if name == "reduction" else rate
+        if isinstance(self.layer.sparsifier, ISTA):
+            columns |= {f"lasso_{name}": self.lasso(control(self)) for name, control in LASSO_CONTROLS.items()}
+        return columns
+
+
+def uniform_attention(step: LayerStep) -> Tensor | None:
+    """Return the update of the same layer if every token attended to all tokens alike; None without attention weights."""
+    attention = step.layer.attention
+    if not (isinstance(attention, (SubspaceAttention, MHSA)) and attention.pairwise):
+        return None
+    with torch.no_grad():
+        _, _, value = attention.project_heads(step.inputs)
+        if attention.spec.causal:
+            count = torch.arange(1, value.shape[-2] + 1, device=value.device, dtype=value.dtype)[:, None]
+            mean = value.cumsum(-2) / count
+        else:
+            mean = value.mean(-2, keepdim=True).expand_as(value)
+        return attention.combine_heads(attention.join(mean), step.inputs, None, 0)
+
+
+def random_vector(step: LayerStep) -> Tensor:
+    """Return one random direction for all tokens of a sample, (batch, 1, d)."""
+    shape = (len(step.start), 1, step.start.shape[-1])
+    return torch.randn(shape, generator=generator(step.seed)).to(step.start)
+
+
+def permuted_updates(step: LayerStep) -> Tensor:
+    """Return the layer's own updates, each given to another token."""
+    return step.update.roll(max(1, step.update.shape[-2] // 2), dims=-2)
+
+
+def mean_token(step: LayerStep) -> Tensor:
+    """Return the mean of the tokens, for all tokens (batch, 1, d)."""
+    return step.start.mean(-2, keepdim=True)
+
+
+CONTROLS: dict[str, Callable[[LayerStep], Tensor | None]] = {
+    "uniform": uniform_attention, "random": random_vector, "permuted": permuted_updates, "mean": mean_token,
+}  # fmt: skip
+"""Updates that have nothing to do with the gradient of R^c, each scaled to the size of the layer's own."""
+
+
+def random_subspaces(step: LayerStep) -> Tensor:
+    """Return orthonormal bases of random subspaces of the same number and dimension, (K, d, p)."""
+    heads, d, p = step.factors[0].shape
+    frames = objective.random_bases(heads, d, p, "incoherent", generator(step.seed))
+    return frames.to(step.factors[0])
+
+
+def permuted_dictionary(step: LayerStep) -> Tensor:
+    """Return the codes of ISTA with the atoms of D in another order, which belong to other entries of the code."""
+    sparsifier = step.layer.sparsifier
+    atoms = sparsifier.atoms().detach()
+    order = torch.randperm(atoms.shape[1], generator=generator(step.seed)).to(atoms.device)
+    with torch.no_grad():
+        codes: Tensor = functional_call(sparsifier, {"dictionary": atoms[:, order]}, step.lasso_input)
+    return codes
+
+
+def threshold_only(step: LayerStep) -> Tensor:
+    """Return X after the threshold ηλ alone, without the dictionary."""
+    spec = step.layer.sparsifier.spec
+    return F.relu(step.lasso_start - spec.step_size * spec.sparsity)
+
+
+LASSO_CONTROLS: dict[str, Callable[[LayerStep], Tensor]] = {
+    "permuted": permuted_dictionary, "threshold": threshold_only,
+}  # fmt: skip
+"""Codes that ISTA's own have to beat at its objective."""
+
+
+def generator(seed: int) -> torch.Generator:
+    """Return a generator of random numbers on the CPU."""
+    return torch.Generator().manual_seed(seed)
+
+
+def norms(z: Tensor) -> Tensor:
+    """Return the norm of each token (batch, n, 1), at least the smallest positive number."""
+    return torch.linalg.vector_norm(z, dim=-1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
+
+
+def matrix_norm(z: Tensor) -> Tensor:
+    """Return the Frobenius norm of each sample, (batch, 1, 1)."""
+    return torch.linalg.vector_norm(z, dim=(-2, -1), keepdim=True)
+
+
+def cosine(one: Tensor, other: Tensor) -> Tensor:
+    """Return the cosine between two tensors (batch, n, d) of each sample, (batch,); 0 if one of them is zero."""
+    one, other = one.flatten(1), other.flatten(1).to(one.dtype)
+    return F.cosine_similarity(one, other, dim=-1, eps=torch.finfo(one.dtype).tiny ** 0.5)
