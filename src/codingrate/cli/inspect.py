@@ -139,9 +139,10 @@ def _show(report: InspectionReport) -> None:
     for score in report.outcome.scores if report.outcome else ():
         print(score.text)
     if judged := [panel for panel in report.panels if panel.verdict is not None]:
-        print("Verdicts on the paper's predictions:")
+        print("Measured, what the paper predicts, and the verdict:")
     for panel in judged:
-        print(f"  {panel.name}: {panel.verdict_text.removeprefix('Verdict: ').rstrip('.')}")
+        for line in panel.judgements():
+            print(f"  {panel.name}: {line}")
 
 
 def attention(
