@@ -78,6 +78,9 @@ def inspect(
     measure: Annotated[
         Measure, Option(help="R^c as the paper defines it, or as the released script does.")
     ] = Measure.paper,
+    controls: Annotated[
+        bool, Option(help="Measure what every verdict is compared with, and the untrained model.")
+    ] = True,
     token_samples: Annotated[
         int, Option("--token-samples", min=1, max=6, help="Images whose tokens are drawn as heat maps.")
     ] = 1,
@@ -89,7 +92,7 @@ def inspect(
     options = {
         "--data": data, "--path": path, "--split": split, "--limit": limit, "--compare": compare,
         "--checkpoint": checkpoint, "--layer": layer, "--eps": eps, "--measure": measure.value,
-        "--token-samples": token_samples,
+        "--token-samples": token_samples, "--no-controls": None if controls else "",
     }  # fmt: skip
     report = run.inspect(
         compare=compare or (),
@@ -102,6 +105,7 @@ def inspect(
         layers=layer_option(run, checkpoint, layer),
         eps=eps,
         measure=measure.value,
+        controls=controls,
         token_samples=token_samples,
         command=_command(model, options),
     )
@@ -122,17 +126,22 @@ def _command(model: str, options: Mapping[str, Any]) -> str:
     defaults = {"--limit": 1000, "--checkpoint": "last", "--measure": "paper", "--token-samples": 1}
     for option, value in options.items():
         if value is not None and value != defaults.get(option):
-            words += [word for one in (value if isinstance(value, list) else [value]) for word in (option, str(one))]
+            words += [
+                word for one in (value if isinstance(value, list) else [value]) for word in (option, str(one)) if word
+            ]
     return shlex.join(words)
 
 
 def _show(report: InspectionReport) -> None:
     for name, table in report.tables.items():
         rows = [
-            (f"{row.layer:.0f}", f"{row.compression:.1f}", f"{row.rate:.1f}", f"{row.nonzero:.1%}")
+            (
+                f"{row.layer:.0f}", f"{row.compression_normalized:.1f}", f"{row.reduction_normalized:.1f}",
+                f"{row.alignment:.2f}", f"{row.nonzero:.1%}",
+            )
             for row in table.itertuples()
-        ]
-        print_table(name, ("layer", "R^c", "rate", "non-zero"), rows)
+        ]  # fmt: skip
+        print_table(name, ("layer", "R^c", "ΔR", "alignment", "non-zero"), rows)
     data: Any = report.facts["Data"]
     part = "" if data["split"] == "all" else f"the {data['split']} split of "
     print(f"{data['samples']:,} samples of {part}{data['name']}")

@@ -151,8 +151,8 @@ class CrateConfig(PreTrainedConfig):
     """Weight γ of the layers' own objective in the training loss. This is not in the paper; Hu et al. (2024) add the
     sparse rate reduction of a random layer to the loss."""
     objective: Literal["compression", "layer", "sparse-rate-reduction"] = "compression"
-    """Objective that a layer adds: R^c after attention over R^c before it, of unit tokens on orthonormal bases; the mean
-    of this ratio and that of ISTA's LASSO objective; or −[ΔR − λ‖Z‖₁]/n of its output (Hu et al.)."""
+    """Objective that a layer adds: R^c after attention over R^c before it, of unit tokens on orthonormal bases; the
+    mean of this ratio and that of ISTA's LASSO objective; or −[ΔR − λ‖Z‖₁]/n of its output (Hu et al.)."""
     objective_layers: Literal["one", "all"] = "one"
     """Layers whose objective a training step adds: one drawn at random, which costs little, or the mean of all."""
 

@@ -28,8 +28,8 @@ class CrateModelOutput(ModelOutput):
     requested, the entries of the others are None. `last_hidden_state` has passed the final norm if the model has one.
     The last of the `hidden_states` is that of transformers: before the final norm for images, as in ViT, and after it
     for text, as in GPT-2; `unnormalized_state` is then Z^{L+1}. `pooler_output` (batch, d) of an image is the token
-    that a head reads. `past_key_values` is the cache of a causal model, if one was passed or requested. `objective` () is
-    the layers' own objective, which a training step with `objective_weight` adds to the loss.
+    that a head reads. `past_key_values` is the cache of a causal model, if one was passed or requested. `objective` ()
+    is that of the layers, which a training step with `objective_weight` adds to the loss.
     """
 
     last_hidden_state: Tensor | None = None

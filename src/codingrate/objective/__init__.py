@@ -32,8 +32,10 @@ from .sparsity import effective_rank, fraction_below, hoyer_sparsity, l0_fractio
 
 __all__ = [
     "TokenSample", "class_coding_rate", "coding_rate", "coding_rate_gradient", "coding_rate_hvp",
-    "coding_rate_lipschitz", "coherence", "descent_direction", "effective_rank", "energy", "equiangular_bases",
-    "fraction_below", "hoyer_sparsity", "l0_fraction", "l0_norm", "l1_norm", "normalized_compression", "normalized_reduction", "orthonormal_columns", "project", "projected_coding_rate", "random_bases", "rate_and_rank",
-    "rate_reduction", "sample_tokens", "sparse_rate_reduction", "sparse_rate_reduction_gradient",
-    "subspace_coding_rate", "subspace_coding_rate_gradient", "tangential", "unit_tokens",
+    "coding_rate_lipschitz", "coherence", "descent_direction", "effective_rank", "energy",
+    "equiangular_bases", "fraction_below", "hoyer_sparsity", "l0_fraction", "l0_norm", "l1_norm",
+    "normalized_compression", "normalized_reduction", "orthonormal_columns", "project",
+    "projected_coding_rate", "random_bases", "rate_and_rank", "rate_reduction", "sample_tokens",
+    "sparse_rate_reduction", "sparse_rate_reduction_gradient", "subspace_coding_rate",
+    "subspace_coding_rate_gradient", "tangential", "unit_tokens",
 ]  # fmt: skip

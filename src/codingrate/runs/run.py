@@ -316,15 +316,20 @@ class Run(RunFolder):
         split: str | None = None,
         limit: int = 1000,
         batch_size: int = 64,
+        controls: bool = True,
         **options: Any,
     ) -> inspection.InspectionReport:
         """Measure every layer against the objective and look at subspaces, tokens and attention.
 
         `compare` are other models that are measured on the same samples; "untrained" is this one with random weights.
-        `options` are `layers` (indices), `eps`,
-        `measure`, `token_samples` and `command` of `codingrate.inspection.inspect_models`.
+        `controls` measures what every verdict is compared with, and adds the untrained model. `options` are `layers`
+        (indices), `eps`, `measure`, `token_samples` and `command` of `codingrate.inspection.inspect_models`.
         """
+        compare, random = list(compare), self.untrained or self.before_training
+        if controls and not random and UNTRAINED not in compare:
+            compare.append(UNTRAINED)
         others = [self._other(other) for other in compare]
+        options["controls"] = controls
         reading: Any = {"split": split, "limit": limit, "batch_size": batch_size}
         return inspect_runs([self, *others], self.on_data(data, path), checkpoint, reading, **options)
 

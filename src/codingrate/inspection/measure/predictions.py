@@ -53,8 +53,6 @@ class Prediction:
     except_last: bool = False
     """Whether the change into the last layer counts neither way: the head reads this layer, and in the paper the share
     of non-zero entries rises there (4.2)."""
-    denied: bool = False
-    """Whether the paper predicts that this does not happen, as it does for a ViT (appendix)."""
 
     def judge_depth(self, values: Sequence[float], errors: Sequence[float] | None = None) -> Verdict | None:
         """Judge values of the layers in their order, with their standard errors."""
@@ -76,15 +74,24 @@ class Prediction:
         wanted = 1 if self.direction == "rises" else -1
         counted = [sign == wanted for sign in signs if sign is not None]
         most = 2 * sum(counted) > len(counted) if counted else None
-        verdict = Verdict.of([most, *(None if sign is None else sign == wanted for sign in whole)])
-        opposite = {Verdict.agrees: Verdict.differs, Verdict.differs: Verdict.agrees}
-        return opposite.get(verdict, verdict) if self.denied and verdict is not None else verdict
+        return Verdict.of([most, *(None if sign is None else sign == wanted for sign in whole)])
+
+    def judge_control(self, differences: Sequence[float], errors: Sequence[float] | None = None) -> Verdict | None:
+        """Judge differences to a control, one for each layer: it is beaten only by more than the standard error.
+
+        Here a difference within its error counts against the prediction, for single layers and for the mean.
+        """
+        errors = [0.0] * len(differences) if errors is None else list(errors)
+        wanted = 1 if self.direction == "rises" else -1
+        beaten = [sign == wanted for sign in _signs(differences, errors)]
+        error = float(np.linalg.norm(errors)) / max(len(errors), 1)
+        whole = _signs([float(np.mean(differences))], [error])[0] == wanted
+        return Verdict.of([2 * sum(beaten) > len(beaten), whole])
 
     @property
     def text(self) -> str:
         """The prediction over the layers as the predicate of a sentence."""
-        change = f"does not {self.direction[:-1]}" if self.denied else self.direction
-        return f"{change} (the last layer is not judged)" if self.except_last else change
+        return f"{self.direction} (the last layer is not judged)" if self.except_last else self.direction
 
 
 FALLS, RISES = Prediction("falls"), Prediction("rises")

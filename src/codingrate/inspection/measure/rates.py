@@ -40,11 +40,13 @@ def layerwise(
 
     The table has a row per ε of `eps` and layer ℓ, counted from 1, with the number of `samples` and, over samples, the
     mean and the standard deviation (`…_std`) of each measure. Where a measure has two forms, the printed one takes raw
-    tokens and the learned U^ℓ as they are, and `…_normalized` unit tokens and orthonormal bases of the same subspaces,
-    as the paper assumes; only the second does not follow the norms of tokens. A ViT's value matrices take the place of U.
+    tokens and the learned U^ℓ as they are, and `…_normalized` unit tokens and orthonormal bases of the same
+    subspaces, as the paper assumes; only the second does not follow the norms of tokens. A ViT's value matrices take
+    the place of U.
 
     - `compression`: R^c(Z^{ℓ+½} | U^ℓ) after attention, and `before`: R^c of the start of the skip, LN(Z^ℓ) or Z^ℓ.
     - `rate` R(Z^{ℓ+1}), `reduction` ΔR(Z^{ℓ+1} | U^ℓ), and the `objective` ΔR − λ‖Z^{ℓ+1}‖₁.
+    - `change`: the normalized R^c after attention minus that before it.
     - `alignment`: the cosine of the update of attention with the steepest descent of the normalized R^c, both without
       their part along each token; `alignment_printed`: its cosine with −∇R^c of raw tokens and bases.
     - `lasso`: ISTA's objective ½‖X − ZDᵀ‖² + λ‖Z‖₁ after its step, as a share of that of ReLU(X), and
@@ -53,10 +55,11 @@ def layerwise(
       Z^{ℓ+½}, `effective_rank` of Z^{ℓ+1}, and `blocks`: R^c with the K blocks of d/K coordinates as subspaces.
 
     `controls=True` adds what the same measures give without the layer's own step. `compression_NAME` is the normalized
-    R^c after an update of the same size, and `alignment_NAME` its alignment: `uniform` attention with the same weights,
-    one `random` vector for all tokens, the layer's updates `permuted` among tokens, the `mean` token; with the step of
-    `steepest` descent beside them. `…_subspaces` is a measure on random orthonormal subspaces. `lasso_NAME` is that of
-    a `permuted` dictionary, and of the `threshold` without a dictionary.
+    R^c after an update of the same size, `gap_NAME` that of the layer minus it, `alignment_NAME` its alignment:
+    `uniform` attention with the same weights, one `random` vector for all tokens, the layer's updates `permuted` among
+    tokens, the `mean` token; with the step of `steepest` descent beside them. `…_subspaces` is a measure on random
+    orthonormal subspaces. `lasso_NAME` is that of a `permuted` dictionary, and of the `threshold` without a dictionary,
+    `lasso_gap_NAME` the layer's minus it.
 
     `measure="released"` computes R^c as the authors' script does: from U^ℓᵀLN(Z^ℓ), the input of attention rather than
     its output, with every projected token scaled to length one and ε = 0.1. `eps` sets another ε. `layers` are the

@@ -101,7 +101,7 @@ class LayerStep:
         return cosine(objective.tangential(update / scale, self.start), self.descent / scale)
 
     def after_update(self, update: Tensor) -> Tensor:
-        """Compute the normalized R^c (batch,) after an update (batch, n or 1, d) of the same size as the layer's own."""
+        """Compute the normalized R^c (batch,) after an update (batch, n or 1, d) scaled to the size of the layer's."""
         size = matrix_norm(update.expand_as(self.start))
         update = update * (matrix_norm(self.update) / size.clamp(min=torch.finfo(update.dtype).tiny))
         return self.normalized(self.start_codes + self.codes(update), self.start + update)
@@ -129,6 +129,9 @@ class LayerStep:
             "reduction_normalized": lambda: (
                 objective.coding_rate(objective.unit_tokens(self.sparse), self.eps)
                 - self.normalized(self.sparse_codes, self.sparse)
+            ),
+            "change": lambda: (
+                self.normalized(self.after_codes, self.after) - self.normalized(self.start_codes, self.start)
             ),
             "token_norm": lambda: norms(self.after)[..., 0].mean(-1),
             "alignment": lambda: self.alignment(self.update),
@@ -190,10 +193,11 @@ class LayerStep:
     def controls(self) -> dict[str, Tensor]:
         """Return what each control gives in the place of the layer's own step, by column, each (batch,)."""
         updates = {name: control(self) for name, control in CONTROLS.items()}
-        columns = {}
+        own, columns = self.normalized(self.after_codes, self.after), {}
         for name, update in updates.items():
             if update is not None:
-                columns[f"compression_{name}"] = self.after_update(update)
+                columns[f"compression_{name}"] = after = self.after_update(update)
+                columns[f"gap_{name}"] = own - after
                 columns[f"alignment_{name}"] = self.alignment(update.expand_as(self.start))
         columns["compression_steepest"] = self.after_update(self.descent)
         other = random_subspaces(self)
@@ -202,12 +206,15 @@ class LayerStep:
             rate = self.rate(objective.project(unit, other))
             columns[f"{name}_subspaces"] = objective.coding_rate(unit, self.eps) - rate if name == "reduction" else rate
         if isinstance(self.layer.sparsifier, ISTA):
-            columns |= {f"lasso_{name}": self.lasso(control(self)) for name, control in LASSO_CONTROLS.items()}
+            own = self.lasso(self.sparse)
+            for name, code in LASSO_CONTROLS.items():
+                columns[f"lasso_{name}"] = after = self.lasso(code(self))
+                columns[f"lasso_gap_{name}"] = own - after
         return columns
 
 
 def uniform_attention(step: LayerStep) -> Tensor | None:
-    """Return the update of the same layer if every token attended to all tokens alike; None without attention weights."""
+    """Return the layer's update if tokens attended to all tokens alike; None if it has no attention weights."""
     attention = step.layer.attention
     if not (isinstance(attention, (SubspaceAttention, MHSA)) and attention.pairwise):
         return None

@@ -21,11 +21,10 @@ from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
 from ...operators.attention_mass import MASS, mass_masks
 from ..measure.attention import BEST_IMAGES, HeadCatalogue, head_catalogue
-from ..measure.predictions import FALLS, FALLS_BEFORE_LAST, judge_trend
+from ..measure.predictions import judge_trend
 from ..measure.tracing import TAIL, ForwardTrace, encoder_tokens, pca_colors, sample_tokens, token_heat
 from ..segment.pictures import attend_images, heat_overlay, tile
-from .layers import Design
-from .panel import COLUMNS, FEW, UNTRAINED, WIDTH, Panel, draw_grid, subplots
+from .panel import COLUMNS, WIDTH, Panel, draw_grid, subplots
 
 IMAGES, HEADS = 4, 12  # largest number of images and heads of the attention panel that are drawn; all are measured
 ATTENTION_PIXELS, HEAD_PIXELS, GAP = 144, 112, 6
@@ -34,7 +33,7 @@ CLOSE_TO_UNIFORM, FOCUSED = 0.75, 0.5
 """Thresholds for describing attention, in patches needed for a share of it relative to uniform attention."""
 
 
-def token_panel(passed: ForwardTrace, sample: int = 0, design: Design | None = None) -> Panel:
+def token_panel(passed: ForwardTrace, sample: int = 0) -> Panel:
     """Build the heat maps of one sample's tokens at every traced layer of a vision or a text model.
 
     Every layer has a scale of its own, with zeros in white. Layers differ in size by orders of magnitude: on a common
@@ -60,13 +59,9 @@ def token_panel(passed: ForwardTrace, sample: int = 0, design: Design | None = N
     captions = [f"layer {row['layer']}, {row['nonzero']:.0%} non-zero" for row in rows]
     style: Any = {"vmin": 0, "vmax": 1, "cmap": colormaps["viridis"].with_extremes(bad="white")}
     count, d = next(iter(layers.values())).shape
-    design = design or Design()
     findings = [
-        judge_trend(name, table, column, design.predicts(prediction, part))
-        for name, column, prediction, part in (
-            ("the share of non-zero entries", "nonzero", FALLS_BEFORE_LAST, "sparsifies"),
-            ("the effective rank", "effective_rank", FALLS, "compresses"),
-        )
+        judge_trend(name, table, column)
+        for name, column in (("the share of non-zero entries", "nonzero"), ("the effective rank", "effective_rank"))
     ]
     return Panel(
         f"tokens-{sample + 1}" if sample else "tokens",
@@ -77,7 +72,7 @@ def token_panel(passed: ForwardTrace, sample: int = 0, design: Design | None = N
         partial(draw_grid, pictures=pictures, captions=captions, scale=f"|z| / {100 - TAIL:g}th percentile", **style),
         table,
         findings,
-        FEW if design.trained else UNTRAINED,
+        "one sample has no control; the panels on sparsity and rates judge all of them",
     )
 
 

@@ -69,7 +69,9 @@ class InspectionReport(Report):
             **(self.outcome or Outcome()).to_dict(),
             "key_panels": {panel.name: panel.verdict for panel in key_panels(self.panels)},
         }
-        values = {"title": self.title, "summary": summary, "notes": self.notes, "facts": self.facts, "panels": panels}
+        layers = {name: table.to_dict("records") for name, table in self.tables.items()}
+        about = {"title": self.title, "summary": summary, "notes": self.notes, "facts": self.facts}
+        values = {**about, "layers": layers, "panels": panels}
         return cast(dict[str, Any], to_plain(values))
 
     def save(self, folder: str | Path, progress: Callable[[], None] | None = None) -> Path:
@@ -163,12 +165,14 @@ def inspect_models(
     layers: Sequence[int] | None = None,
     eps: float | None = None,
     measure: str = "paper",
+    controls: bool = False,
     token_samples: int = 1,
     notes: Iterable[str] = (),
     command: str | None = None,
     progress: Progress | None = None,
 ) -> InspectionReport:
-    """Measure the layers of all models and look closely at the first; see `layerwise` for `layers`, `eps`, `measure`.
+    """Measure the layers of all models and look closely at the first; see `layerwise` for `layers`, `eps`, `measure`
+    and `controls`.
 
     `layers` are indices, from 0 or, if negative, from the end. The report numbers layers from 1. `token_samples` is the
     number of images whose tokens are drawn, each in a panel of its own, at most six.
@@ -184,7 +188,13 @@ def inspect_models(
     for subject in subjects:
         with show(f"measure {subject.name}", data.get("samples", 0)) as advance:
             tables[subject.name] = layerwise(
-                subject.body, subject.batches(), eps, layers=layers, measure=measure, progress=advance
+                subject.body,
+                subject.batches(),
+                eps,
+                layers=layers,
+                measure=measure,
+                controls=controls and subject.trained,
+                progress=advance,
             )
     pixels = _first_images(subjects[0])
     designs = {subject.name: subject.design for subject in subjects}
@@ -270,7 +280,7 @@ def subject_panels(
         "layers": lambda: layer_panels(tables, designs),
         "training": lambda: [] if history is None or not trained else training_panels(history, design),
         "subspaces": lambda: subspace_panels(model, trained),
-        "tokens": lambda: [token_panel(passed, sample, design) for sample in range(min(token_samples, count))],
+        "tokens": lambda: [token_panel(passed, sample) for sample in range(min(token_samples, count))],
     }
     inputs: Batch
     if model.config.modality == "vision":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -29,7 +29,15 @@ from ..measure.predictions import (
 )
 from ..measure.rates import across_training
 from ..measure.steps import THRESHOLDS
-from .panel import BLUE, FEW, UNTRAINED, Curve, Panel, draw_plots, sentences
+from .panel import BLUE, FEW, NO_CONTROLS, UNTRAINED, Curve, Panel, draw_plots, sentences
+
+CONTROL_NAMES = {
+    "uniform": "uniform attention", "random": "one random vector", "permuted": "permuted updates",
+    "mean": "the mean token",
+}  # fmt: skip
+"""Controls of attention in words, each of the size of the layer's own update."""
+LASSO_NAMES = {"permuted": "a permuted dictionary", "threshold": "the threshold alone"}
+"""Controls of ISTA in words."""
 
 
 class Design(NamedTuple):
@@ -45,115 +53,152 @@ class Design(NamedTuple):
         return cls(trained, config.attention != "mhsa", config.sparsifier not in ("mlp", "none"))
 
     def predicts(self, prediction: Prediction, part: str) -> Prediction | None:
-        """Return the prediction for this model, denied if it does not have the part; None before training."""
-        return replace(prediction, denied=not getattr(self, part)) if self.trained else None
+        """Return the prediction for this model; None before training and for a black box, which is a control."""
+        return prediction if self.trained and getattr(self, part) else None
 
 
 def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Design] | None = None) -> list[Panel]:
-    """Build the panels on rates and sparsity of the layers, with a curve and verdicts for each model.
+    """Build the panels on rates, sparsity and steps of the layers, with curves and verdicts for each model.
 
-    `tables` are those of `layerwise` by the name of the model. Models without a design count as trained CRATEs.
+    `tables` are those of `layerwise` by the name of the model. Models without a design count as trained CRATEs. There
+    is a verdict only where there is a control: the columns of `controls=True`, or an untrained model in the tables.
     """
     if not tables:
         raise CrateError("layer_panels got no tables; give at least one, by the name of its model")
     built = {model: (designs or {}).get(model, Design()) for model in tables}
-    unjudged = UNTRAINED if not next(iter(built.values())).trained else FEW
-
-    def columns(*names: str) -> pd.DataFrame:
-        """Join columns of all models with their deviations, and put the name of the model in front."""
-        wanted = ["layer", *(f"{name}{end}" for name in names for end in ("", "_std")), "samples"]
-        return pd.concat([table[wanted].assign(model=model)[["model", *wanted]] for model, table in tables.items()])
+    names = [model for model, design in built.items() if not design.trained]
+    untrained = tables[names[0]] if names and len(tables) > 1 else None
+    unjudged = UNTRAINED if not next(iter(built.values())).trained else NO_CONTROLS
 
     def panel(
         name: str,
         title: str,
         expected: str,
-        findings: Sequence[Finding],
-        plots: dict[str, str],
+        judge: Callable[[pd.DataFrame, Design, str], list[Finding]],
+        plots: dict[str, dict[str, str]],
         *others: str,
         **draw: Any,
     ) -> Panel:
-        """Draw a plot per column of `plots`; the table has `others` too."""
+        """Draw a plot for each title of `plots`, with a curve per column and model; the table has `others` too."""
         curves = {
-            heading: [Curve(table, column, plot_label(model)) for model, table in tables.items()]
-            for column, heading in plots.items()
+            heading: [
+                Curve(table, column, " ".join(filter(None, (plot_label(model), label))), reference=bool(label))
+                for model, table in tables.items()
+                for column, label in columns.items()
+                if column in table and not (label and model in names)
+            ]
+            for heading, columns in plots.items()
         }
-        draw_curves = partial(draw_plots, plots=curves, **draw)
-        table = columns(*plots, *others)
+        curves = {heading: drawn for heading, drawn in curves.items() if drawn}
+        findings = [finding for model, table in tables.items() for finding in judge(table, built[model], model)]
+        wanted = [*(column for columns in plots.values() for column in columns), *others]
+        kept = ["layer", *(f"{one}{end}" for one in dict.fromkeys(wanted) for end in ("", "_std")), "samples"]
+        rows = [table.reindex(columns=kept).assign(model=model)[["model", *kept]] for model, table in tables.items()]
         shown: Any = {"plots": curves, "from_zero": draw.get("from_zero", False)}
+        draw_curves = partial(draw_plots, plots=curves, **draw)
+        table = pd.concat(rows).dropna(axis="columns", how="all")
         return Panel(name, title, expected, sentences(findings), draw_curves, table, findings, unjudged, **shown)
 
-    def trends(part: str, **named: tuple[str, Prediction]) -> list[Finding]:
-        """Judge columns, each with its name and its prediction, for every model."""
-        return [
-            judge_trend(text, table, column, built[model].predicts(prediction, part), model)
-            for model, table in tables.items()
-            for column, (text, prediction) in named.items()
-        ]
+    def over_depth(part: str, **named: tuple[str, Prediction]) -> Callable[..., list[Finding]]:
+        """Return a function that judges how columns change over depth, each against its controls."""
 
-    step = {"before": "before attention", "compression": "after", "same_size": "after, at the norm before"}
-    steps = {
-        f"$R^c(\\cdot\\,|\\,U^\\ell)$ of {plot_label(model)}": [
-            Curve(table, column, label) for column, label in step.items()
-        ]
-        for model, table in tables.items()
-    }
-    changes = [finding for model, table in tables.items() for finding in _judge_steps(table, built[model], model)]
+        def judge(table: pd.DataFrame, design: Design, model: str) -> list[Finding]:
+            return [
+                finding
+                for column, (text, prediction) in named.items()
+                for finding in judge_depth(
+                    text, table, column, design.predicts(prediction, part), model, None if model in names else untrained
+                )
+            ]
+
+        return judge
+
+    controls = {f"compression_{name}": f"after {text}" for name, text in CONTROL_NAMES.items()}
     return [
         panel(
             "compression",
             "Compression: coding rate against each layer's own subspaces, after attention",
             "In a trained CRATE, R^c(Z^{ℓ+½} | U^ℓ) falls from layer to layer in most cases (4.2). The "
             "appendix finds that a ViT does not optimize the objective; it does not say against which subspaces. Here "
-            "the value matrices of a ViT take the place of U.",
-            trends("compresses", compression=("R^c", FALLS)),
-            {"compression": "$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$"},
+            "the value matrices of a ViT take the place of U. What is judged is R^c of unit tokens on orthonormal "
+            "bases, because the printed R^c follows the norms of tokens. Controls: random orthonormal subspaces, and "
+            "the untrained model.",
+            over_depth("compresses", compression_normalized=("R^c of unit tokens on orthonormal bases", FALLS)),
+            {
+                "$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$, unit tokens, orthonormal $U_k$": {
+                    "compression_normalized": "", "compression_subspaces": "random subspaces",
+                },
+                "as printed: raw tokens, raw $U_k$": {"compression": ""},
+                "norm of tokens": {"token_norm": ""},
+            },
         ),
-        Panel(
+        panel(
             "attention-step",
             "Change of the coding rate by each layer's attention",
-            "Attention is a gradient step on R^c(· | U^ℓ), so the rate is lower after it than before (2.3). The step "
-            "also shrinks the tokens, which the layer leaves to its norm. The rate is therefore also measured with the "
-            "tokens scaled to their norm before attention. The paper says nothing of a ViT here.",
-            sentences(changes),
-            partial(draw_plots, plots=steps, share_y=True),
-            columns(*step),
-            changes,
-            unjudged,
-            plots=steps,
+            "Attention is a gradient step on R^c(· | U^ℓ), so the rate is lower after it than before (2.3), by more "
+            "than after updates of the same size that have nothing to do with the gradient: uniform attention, one "
+            "random vector for all tokens, the updates of other tokens, the mean token. Its update points along −∇R^c. "
+            "Rates are those of unit tokens on orthonormal bases. Hu et al. (2024) show why the step with a skip can "
+            "raise R^c. The paper says nothing of a ViT here.",
+            judge_attention,
+            {
+                "$R^c$ after attention": {"compression_normalized": "", "before_normalized": "before", **controls},
+                "cosine with $-\\nabla R^c$": {"alignment": "", "alignment_uniform": "with uniform attention"},
+            },
+            "compression_steepest", "change", *(f"gap_{name}" for name in CONTROL_NAMES),
+            *(f"alignment_{name}" for name in CONTROL_NAMES), "alignment_printed", "before",
         ),
         panel(
             "sparsity",
             "Sparsity: share of non-zero entries after each layer",
             "In a trained CRATE, the share of non-zero entries falls from layer to layer in most cases. It may rise in "
             "the last layer, which the head reads and which is not judged (4.2). The appendix finds that a ViT "
-            "does not optimize the objective.",
-            trends("sparsifies", nonzero=("the non-zero share", FALLS_BEFORE_LAST)),
-            {"nonzero": "$\\|Z^{\\ell+1}\\|_0\\,/\\,(dn)$"},
+            "does not optimize the objective. After a ReLU about half of the entries are zero in any model, so Hoyer's "
+            "sparsity, which ignores norms, is judged too. Control: the untrained model.",
+            over_depth(
+                "sparsifies",
+                nonzero=("the non-zero share", FALLS_BEFORE_LAST),
+                hoyer=("Hoyer's sparsity", RISES_BEFORE_LAST),
+            ),
+            {"$\\|Z^{\\ell+1}\\|_0\\,/\\,(dn)$": {"nonzero": ""}, "Hoyer's sparsity": {"hoyer": ""}},
+            *(f"below_{tau:g}" for tau in THRESHOLDS),
             from_zero=True,
         ),
         panel(
-            "small-entries",
-            "Share of small entries",
-            "The appendix plots the share of |z| < τ for τ = 1.0, 0.5 and 0.1 and states no trend. If the tokens of a "
-            "trained CRATE become sparser with depth, the shares rise, except in the last layer; this is judged.",
-            trends(
-                "sparsifies",
-                **{f"below_{tau:g}": (f"the share under {tau:g}", RISES_BEFORE_LAST) for tau in THRESHOLDS},
-            ),
-            {f"below_{tau:g}": f"|z| < {tau:g}" for tau in THRESHOLDS},
-            from_zero=True,
+            "ista-step",
+            "Change of the LASSO objective by each layer's ISTA",
+            "ISTA is a proximal step on ½‖X − ZDᵀ‖² + λ‖Z‖₁ over non-negative codes (2.4), so this objective is lower "
+            "after it than at ReLU(X). Controls: the same step with a dictionary whose atoms are permuted, and the "
+            "threshold without a dictionary.",
+            judge_ista,
+            {
+                "LASSO objective, share of that of ReLU(X)": {
+                    "lasso": "", **{f"lasso_{name}": text for name, text in LASSO_NAMES.items()},
+                },
+            },
+            "lasso_alignment", *(f"lasso_gap_{name}" for name in LASSO_NAMES),
         ),
         panel(
             "rates",
             "Coding rate of all tokens, rate reduction and effective rank",
-            "The layers are built to raise ΔR = R − R^c (2.1), and a ViT is not. Tokens of deeper layers lie closer to "
-            "linear subspaces and have a lower rank (4.2).",
-            trends("compresses", reduction=("ΔR", RISES), effective_rank=("the effective rank", FALLS)),
-            {"rate": "$R(Z^{\\ell+1})$", "reduction": "$\\Delta R$", "effective_rank": "effective rank"},
-            "blocks",
+            "The layers are built to raise ΔR = R − R^c (2.1), and a ViT is not. ΔR of unit tokens on orthonormal "
+            "bases is judged, against random orthonormal subspaces and the untrained model. Tokens of deeper layers "
+            "lie closer to linear subspaces and have a lower rank (4.2).",
+            over_depth(
+                "compresses",
+                reduction_normalized=("ΔR of unit tokens on orthonormal bases", RISES),
+                effective_rank=("the effective rank", FALLS),
+            ),
+            {
+                "$\\Delta R$, unit tokens, orthonormal $U_k$": {
+                    "reduction_normalized": "", "reduction_subspaces": "random subspaces",
+                },
+                "$\\Delta R-\\lambda\\|Z\\|_1$ as printed": {"objective": ""},
+                "effective rank": {"effective_rank": ""},
+            },
+            "rate_normalized", "rate", "reduction", "blocks",
         ),
-    ]
+    ]  # fmt: skip
 
 
 def training_panels(metrics: Path, design: Design | None = None) -> list[Panel]:
@@ -218,21 +263,97 @@ def save_history_figure(table: pd.DataFrame, path: Path) -> None:
         figure.savefig(draft, dpi=150, format="png")
 
 
-def _judge_steps(table: pd.DataFrame, design: Design, model: str) -> list[Finding]:
-    """Judge R^c after attention against R^c before it, as it is and with tokens at their norm before attention."""
-    findings = []
-    for column, name in (
-        ("compression", "after attention, R^c"),
-        ("same_size", "with tokens scaled to their norm before attention, it"),
-    ):
-        lower = int((table[column] < table["before"]).sum())
-        change = float((table[column] / table["before"] - 1).mean())
-        text = f"{name} is lower than before in {lower} of {len(table)} layers, {change:+.1%} on average"
-        verdict = None
-        if design.trained and design.compresses:
-            after, before = (standard_errors(table, name) for name in (column, "before"))
-            both = None if after is None or before is None else np.hypot(after, before).tolist()
-            verdict = FALLS.judge_difference((table[column] - table["before"]).tolist(), both)
-        expected = "" if verdict is None else "is lower than before"
-        findings.append(Finding(name, text, verdict, model, expected))
+def judge_depth(
+    name: str,
+    table: pd.DataFrame,
+    column: str,
+    prediction: Prediction | None,
+    model: str,
+    untrained: pd.DataFrame | None,
+) -> list[Finding]:
+    """Judge how a column changes over depth, and whether it changes by more than its controls do.
+
+    The controls are the column on random subspaces, if the table has it, and that of the untrained model.
+    """
+    trend = judge_trend(name, table, column, prediction, model)
+    references = {}
+    if (other := f"{column.removesuffix('_normalized')}_subspaces") in table:
+        references["on random subspaces"] = _end_to_end(table, other, prediction)
+    if untrained is not None and column in untrained and len(untrained) == len(table):
+        references["in the untrained model"] = _end_to_end(untrained, column, prediction)
+    if not references or len(table) < 2:
+        return [replace(trend, verdict=None, expected="")]
+    own, error = _end_to_end(table, column, prediction)
+    findings = [trend]
+    for where, (change, uncertainty) in references.items():
+        verdict = prediction and prediction.judge_control([own - change], [math.hypot(error, uncertainty)])
+        expected = "" if prediction is None else f"{prediction.direction} by more than {where}"
+        text = f"it changes by {own:+.3g} over depth, {where} by {change:+.3g}"
+        findings.append(Finding("it", text, verdict, model, expected))
     return findings
+
+
+def _end_to_end(table: pd.DataFrame, column: str, prediction: Prediction | None) -> tuple[float, float]:
+    """Return the change of a column from the first layer to the last that counts, and its standard error."""
+    rows = table.iloc[:-1] if prediction is not None and prediction.except_last and len(table) > 2 else table
+    errors = standard_errors(rows, column)
+    ends = (0.0, 0.0) if errors is None else (float(errors[0]), float(errors[-1]))
+    return float(rows[column].iloc[-1] - rows[column].iloc[0]), math.hypot(*ends)
+
+
+def judge_attention(table: pd.DataFrame, design: Design, model: str) -> list[Finding]:
+    """Judge whether attention lowers the normalized R^c, by more than its controls, along −∇R^c."""
+    if "change" not in table:
+        return []
+    judged = design.trained and design.compresses and "gap_random" in table
+    change = float((table["change"] / table["before_normalized"]).mean())
+    before = f"R^c is lower after attention than before in {_lower(table, 'change')}, {change:+.1%} on average"
+    findings = [_judge_gap(table, "change", before, "is lower after the step than before", judged, model)]
+    for name, text in CONTROL_NAMES.items():
+        if (column := f"gap_{name}") in table and table[column].notna().any():
+            words = f"lower than after {text} in {_lower(table, column)}"
+            findings.append(_judge_gap(table, column, words, f"than after {text}", judged, model))
+    cosines = table["alignment"]
+    text = f"its update has the cosine {cosines.min():.2f} to {cosines.max():.2f} with −∇R^c"
+    others = [table[name] for name in ("alignment_uniform", "alignment_random", "alignment_permuted") if name in table]
+    if not judged:
+        return [*findings, Finding("the update", text, None, model)]
+    best = pd.concat([*others, 0 * cosines], axis=1).max(axis=1)
+    above = int((cosines > best).sum())
+    errors = standard_errors(table, "alignment")
+    verdict = RISES.judge_control((cosines - best).tolist(), None if errors is None else list(errors))
+    text += f", above 0 and that of uniform attention, a random vector and permuted updates in {_of(above, table)}"
+    return [
+        *findings,
+        Finding("the update", text, verdict, model, "points along −∇R^c by more than that of its controls"),
+    ]
+
+
+def judge_ista(table: pd.DataFrame, design: Design, model: str) -> list[Finding]:
+    """Judge whether ISTA lowers its own objective by more than its controls."""
+    if "lasso" not in table or table["lasso"].isna().all():
+        return []
+    judged = design.trained and design.sparsifies and "lasso_gap_permuted" in table
+    values = table.assign(lasso_change=table["lasso"] - 1, lasso_change_std=table["lasso_std"])
+    text = f"the objective is lower than before in {_lower(values, 'lasso_change')}, at {table['lasso'].mean():.0%}"
+    findings = [_judge_gap(values, "lasso_change", text, "is lower after the step than before", judged, model)]
+    for name, control in LASSO_NAMES.items():
+        if (column := f"lasso_gap_{name}") in table:
+            text = f"lower than with {control} in {_lower(table, column)}"
+            findings.append(_judge_gap(table, column, text, f"than with {control}", judged, model))
+    return findings
+
+
+def _judge_gap(table: pd.DataFrame, column: str, text: str, expected: str, judged: bool, model: str) -> Finding:
+    """Judge whether a difference to a control is negative by more than its error, in most layers and on average."""
+    errors = standard_errors(table, column)
+    verdict = FALLS.judge_control(table[column].tolist(), None if errors is None else list(errors)) if judged else None
+    return Finding("it", text, verdict, model, expected if judged else "")
+
+
+def _lower(table: pd.DataFrame, column: str) -> str:
+    return _of(int((table[column] < 0).sum()), table)
+
+
+def _of(count: int, table: pd.DataFrame) -> str:
+    return f"{count} of {len(table)} layers"

@@ -22,6 +22,7 @@ COLUMNS = 6  # number of images in a row of a grid
 TICKS = 8  # number of layers up to which each has a tick
 CAPTION, SCALE = 0.25, 0.48  # inches that a line of captions and a color scale need
 UNTRAINED = "the paper predicts this of trained models, and this one has random weights"
+NO_CONTROLS = "the measurement has no control here, or no change exceeds its error"
 FEW = "there are too few layers, or no change exceeds its error"
 """Reasons why there is no verdict."""
 _ORANGE, BLUE, *_OTHERS = (tuple(part / 255 for part in color) for color in COLORS)
@@ -64,11 +65,11 @@ class Panel:
         lines = []
         for model, verdict in self.verdicts.items():
             own = [finding for finding in self.findings if finding.model == model]
-            predicted = list(dict.fromkeys(finding.expected for finding in own if finding.expected))
-            if len(predicted) > 1:
-                predicted = [f"{finding.quantity} {finding.expected}" for finding in own if finding.expected]
+            predicted = [finding for finding in own if finding.expected]
+            words = [f"{finding.quantity} {finding.expected}".removeprefix("it ") for finding in predicted]
+            words = words if len(words) > 1 else [finding.expected for finding in predicted]
             parts = [finding.measured for finding in own] if measured else []
-            parts += [f"expected: {', and '.join(predicted)}"] if predicted else []
+            parts += [f"expected: {', and '.join(words)}"] if words else []
             if verdict is not None:
                 text = "; ".join([*parts, f"verdict: {verdict.value}"])
                 lines.append(f"{model}: {text}." if len(self.verdicts) > 1 else f"{text[0].upper()}{text[1:]}.")
@@ -87,15 +88,15 @@ def page_charts(panel: Panel) -> list[str]:
     charts = []
     for title, curves in (panel.plots or {}).items():
         series = []
-        for index, (table, column, label, color) in enumerate(curves):
+        for index, (table, column, label, color, reference) in enumerate(curves):
             errors = standard_errors(table, column)
-            reference = column.startswith("random")
+            reference = reference or column.startswith("random")
             series.append(
                 Series(
                     plain_formula(label).strip(),
                     table["layer"].tolist(),
                     table[column].tolist(),
-                    GRAY if reference else hex_color(color or PALETTE[index % len(PALETTE)]),
+                    hex_color(color or PALETTE[index % len(PALETTE)]) if len(curves) > 2 or not reference else GRAY,
                     dashed=reference,
                     errors=None if errors is None else list(errors),
                 )
@@ -133,12 +134,13 @@ def sentences(findings: Sequence[Finding]) -> str:
 
 
 class Curve(NamedTuple):
-    """A column of a table over its layers, with standard errors if it has deviations; `random…` is a reference."""
+    """A column of a table over its layers, with standard errors if it has deviations; a reference is dashed."""
 
     table: pd.DataFrame
     column: str
     label: str
     color: tuple[float, ...] | None = None
+    reference: bool = False
 
 
 def subplots(figure: Figure, width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> Any:
@@ -155,10 +157,10 @@ def draw_plots(
     width = min(WIDTH, 1.4 + 2.7 * max(2, len(plots)))
     all_axes = subplots(figure, width, 3.2, columns=len(plots), sharey=share_y)
     for axes, (title, curves) in zip(all_axes, plots.items(), strict=True):
-        for index, (table, column, label, color) in enumerate(curves):
+        for index, (table, column, label, color, reference) in enumerate(curves):
             style: Any = {"color": color or PALETTE[index % len(PALETTE)], "marker": "o"}
-            if column.startswith("random"):
-                style = {"color": "black", "linestyle": "--"}
+            if reference or column.startswith("random"):
+                style |= {"linestyle": "--"} if len(curves) > 2 else {"color": "black", "linestyle": "--"}
             errors = standard_errors(table, column)
             axes.errorbar(table["layer"], table[column], errors, label=label, markersize=3, capsize=2, **style)
         axes.set(xlabel="layer", title=title)

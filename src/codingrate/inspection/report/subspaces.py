@@ -11,7 +11,7 @@ import pandas as pd
 from torch import Tensor
 
 from ...models.base import CratePreTrainedModel
-from ..measure.predictions import FALLS, Finding, Prediction, describe_trend, judge_reference, judge_trend
+from ..measure.predictions import FALLS, Finding, describe_trend, judge_reference, judge_trend
 from ..measure.subspaces import (
     DIRECTIONS,
     gram,
@@ -50,7 +50,7 @@ def subspace_panels(model: CratePreTrainedModel, trained: bool = True) -> list[P
         return judge_reference(name, whole, column, reference, where, falls, error)
 
     if bases:
-        panels.append(_gram_panel(bases, whole, falls))
+        panels.append(_gram_panel(bases, whole))
     if bases and len(bases[0]) > 1:  # coherence needs a second head
         error = _coherence_error(bases[0])
         smallest = whole.iloc[int(whole["angle_min"].argmin())]
@@ -113,7 +113,7 @@ def _coherence_error(bases: Tensor) -> float:
     return random_cosine_error(d, K * (K - 1) // 2 * p**2)
 
 
-def _gram_panel(bases: Sequence[Tensor], table: pd.DataFrame, falls: Prediction | None) -> Panel:
+def _gram_panel(bases: Sequence[Tensor], table: pd.DataFrame) -> Panel:
     K, d, p = bases[0].shape
     coherence, findings = "", []
     if K > 1:
@@ -123,7 +123,7 @@ def _gram_panel(bases: Sequence[Tensor], table: pd.DataFrame, falls: Prediction 
             f"average and of {largest['across_max']:.3g} at most, in layer {largest['layer']:.0f}. "
         )
         error = _coherence_error(bases[0])
-        findings = [judge_trend("the mean |cosine| of different heads", table, "across_mean", falls, error=error)]
+        findings = [judge_trend("the mean |cosine| of different heads", table, "across_mean", error=error)]
         coherence += f"{sentences(findings)} "
     pictures = [gram(random_directions(each)).abs().cpu().numpy() for each in bases]
     captions = [f"layer {number}" for number in range(1, len(bases) + 1)]
@@ -138,5 +138,5 @@ def _gram_panel(bases: Sequence[Tensor], table: pd.DataFrame, falls: Prediction 
         "columns of each head.",
         partial(draw_grid, pictures=pictures, captions=captions, **style),
         findings=findings,
-        unjudged=UNTRAINED if falls is None else "one head has no other to compare with" if K == 1 else FEW,
+        unjudged="one head has no other to compare with" if K == 1 else "the panel on coherence has the control",
     )

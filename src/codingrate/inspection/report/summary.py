@@ -10,7 +10,7 @@ from PIL.Image import Image
 
 from .panel import Panel
 
-KEY_PANELS = ("compression", "attention-step", "sparsity", "coherence", "rates", "small-entries")
+KEY_PANELS = ("attention-step", "compression", "rates", "ista-step", "sparsity", "coherence")
 """Panels whose figures are shown in the summary, the most important first."""
 KEYS = 4  # number of key panels
 

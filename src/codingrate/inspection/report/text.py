@@ -21,11 +21,11 @@ from ...models import CrateForCausalLM, CrateForMaskedLM
 from ...models.base import CratePreTrainedModel
 from ..measure.attention import token_attention, token_attention_table
 from ..measure.logit_lens import Candidates, candidates, lens
-from ..measure.predictions import FALLS_BEFORE_LAST, describe_trend, judge_trend
+from ..measure.predictions import describe_trend, judge_trend
 from ..measure.sparse_units import Units, selective_units, unit_table, units
 from ..measure.tracing import TextBatch, UnavailableError
 from ..segment.pictures import COLORS
-from .panel import BLUE, FEW, UNTRAINED, WIDTH, Curve, Panel, draw_plots, subplots
+from .panel import BLUE, WIDTH, Curve, Panel, draw_plots, subplots
 
 FONTS = font_families("DejaVu Sans Mono")  # the monospaced font that comes with matplotlib, and those for other scripts
 CHARACTER = 1233 / 2048  # width of a character of this font, in units of its size
@@ -76,7 +76,7 @@ def text_panels(
 
     def activity() -> list[Panel]:
         stats = units(model, batches, top=top)
-        return [firing_panel(stats, trained), unit_panel(stats, tokenizer)]
+        return [firing_panel(stats), unit_panel(stats, tokenizer)]
 
     def attention() -> list[Panel]:
         index = max(config.num_hidden_layers - 2, 0) if layer is None else layer
@@ -242,7 +242,7 @@ def _draw_attention(
         axes.set_title(f"head {head + 1}: {table['distance'][head]:.1f} tokens away", fontsize=9)
 
 
-def firing_panel(stats: Units, trained: bool = True) -> Panel:
+def firing_panel(stats: Units) -> Panel:
     """Build the panel on how often the units of each layer are active."""
     table = unit_table(stats)
     layers = table.groupby("layer", as_index=False).agg(
@@ -253,7 +253,7 @@ def firing_panel(stats: Units, trained: bool = True) -> Panel:
         always=("share", lambda shares: int((shares == 1).sum())),
         mean=("mean", "mean"),
     )
-    finding = judge_trend("the mean share", layers, "share", FALLS_BEFORE_LAST if trained else None)
+    finding = judge_trend("the mean share", layers, "share")
     return Panel(
         "units",
         "Units of the sparse code: share of tokens on which each is active",
@@ -264,7 +264,7 @@ def firing_panel(stats: Units, trained: bool = True) -> Panel:
         partial(_draw_shares, stats=stats),
         layers,
         [finding],
-        FEW if trained else UNTRAINED,
+        "the share has no control here; the panel on sparsity judges it",
     )
 
 
