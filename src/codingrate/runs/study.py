@@ -22,6 +22,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from .. import inspection
 from .._distributed import first_process, on_first
 from .._files import atomic_write, write_json, write_text
 from .._fonts import plot_label
@@ -52,6 +53,8 @@ class StudyReport(Report):
     """One line per row and seed: the metrics of the last model, parameters, FLOPs of a forward pass, and seconds."""
     planned: int = 0
     """Number of runs of the whole study."""
+    layers: pd.DataFrame | None = None
+    """The table of `inspection.layerwise` with controls for every run, if the study measures layers."""
 
     @property
     def table(self) -> pd.DataFrame:
@@ -97,6 +100,8 @@ class StudyReport(Report):
         write_text(folder / "table.md", f"{self.what}\n\n{self.markdown()}")
         write_text(folder / "table.csv", self.table.to_csv(index=False))
         write_text(folder / "runs.csv", self.runs.to_csv(index=False))
+        if self.layers is not None:
+            write_text(folder / "layers.csv", self.layers.to_csv(index=False))
         write_json(folder / "study.json", self.to_dict())
         with atomic_write(folder / "figure.png") as draft:
             self._figure().savefig(draft, format="png", dpi=144)
@@ -159,18 +164,50 @@ def run_study(
         for row, seed in own:
             _trained(plan, row, seed, folder, overrides, name)
             advance(1)
-    lines, metric, versions = [], "", set()
+    lines, tables, metric, versions = [], [], "", set()
     for row, seed in cells:
         run = _finished(plan, row, seed, folder, overrides)
         if run is not None:
             metric = run.task.best_metric or "loss"
-            lines.append({"row": row, "seed": seed, **run.metrics, **_size(run.model()), "seconds": run.seconds})
+            line: dict[str, Any] = {"row": row, "seed": seed, **run.metrics}
+            if plan.measure_layers:
+                tables.append(_layers(run, plan.measure_layers).assign(row=row, seed=seed))
+                line |= summarize_layers(tables[-1])
+            lines.append({**line, **_size(run.model()), "seconds": run.seconds})
             versions.add(run.version or "of unknown version")
     command, version = shlex.join(["crate", "study", str(study), *overrides]), ", ".join(sorted(versions))
-    report = StudyReport(name, plan.what, metric, command, version, pd.DataFrame(lines), len(cells))
+    layers = pd.concat(tables, ignore_index=True) if tables else None
+    report = StudyReport(name, plan.what, metric, command, version, pd.DataFrame(lines), len(cells), layers)
     if shard is None and first_process():
         report.save(folder)
     return report
+
+
+def _layers(run: Run, samples: int) -> pd.DataFrame:
+    """Return the layer-wise measures of a finished run, with controls; they are kept in its folder."""
+    path = run.folder / "layers.json"
+    if not path.is_file():
+        model = run.model()
+        batches = run.task.batches(model, None, split=None, limit=samples, batch_size=64)
+        write_json(path, inspection.layerwise(model, batches, controls=True).to_dict("records"))
+    return pd.DataFrame(json.loads(path.read_text(encoding="utf-8")))
+
+
+def summarize_layers(table: pd.DataFrame) -> dict[str, float]:
+    """Return what attention does in a model, from its layer-wise measures with controls.
+
+    `alignment` is the smallest over layers, `change` the mean relative change of the normalized R^c by attention, and
+    `beaten` the share of pairs of a layer and a control in which R^c after attention is lower than after the control.
+    `reduction` (normalized ΔR) and `hoyer` are those of the last layer.
+    """
+    gaps = table[[column for column in table if column.startswith("gap_") and not column.endswith("_std")]]
+    return {
+        "alignment": float(table["alignment"].min()),
+        "change": float((table["change"] / table["before_normalized"]).mean()),
+        "beaten": float((gaps < 0).to_numpy()[gaps.notna().to_numpy()].mean()),
+        "reduction": float(table["reduction_normalized"].iloc[-1]),
+        "hoyer": float(table["hoyer"].iloc[-1]),
+    }
 
 
 def _train_in_jobs(study: str, folder: Path, overrides: tuple[str, ...], jobs: int) -> None:
