@@ -20,7 +20,7 @@ from tests.pages import Reader
 
 from .conftest import BLOCK, SMALL, check_refusal, crate, crate_json, disc_image, last_evaluation
 
-LAYERS = {"compression", "attention-step", "sparsity", "small-entries", "rates"}
+LAYERS = {"compression", "attention-step", "sparsity", "ista-step", "rates"}
 """Panels that every report has."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 import pytest
 import torch
@@ -224,7 +223,7 @@ def compressing_model():
 
     class Descent(RandomVector):
         def forward(self, z, *args):
-            update, weights = self.inner(z, *args)
+            _update, weights = self.inner(z, *args)
             step = objective.descent_direction(z, self.inner.bases.detach(), 0.5) * z.norm(dim=-1, keepdim=True)
             return 0.3 * step * z.norm() / step.norm(), weights
 
@@ -239,7 +238,7 @@ def test_attention_that_descends_agrees_and_its_control_does_not():
     table = inspection.layerwise(model, [pixels], controls=True)
     panel = next(panel for panel in layer_panels({"m": table}) if panel.name == "attention-step")
     assert (table["alignment"] > 0.5).all()
-    assert [finding.verdict for finding in panel.findings if "random" in finding.measured][0] == "agrees"
+    assert next(finding.verdict for finding in panel.findings if "random" in finding.measured) == "agrees"
     for layer in model.crate.layers:
         layer.attention = RandomVector(layer.attention.inner)
     table = inspection.layerwise(model, [pixels], controls=True)
@@ -260,7 +259,7 @@ def test_no_control_is_passed_by_itself(name, monkeypatch):
         update = update * step.update.norm(dim=(1, 2), keepdim=True) / update.norm(dim=(1, 2), keepdim=True)
         inner = layers[index].attention
         fixed = RandomVector(inner)
-        monkeypatch.setattr(fixed, "forward", lambda z, *args, update=update.detach(): (update, None))
+        monkeypatch.setattr(fixed, "forward", lambda z, *args, update=update: (update.detach(), None))
         layers[index].attention = fixed
     table = inspection.layerwise(model, [pixels], controls=True)
     panel = next(p for p in layer_panels({"m": table}) if p.name == "attention-step")

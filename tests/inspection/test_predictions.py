@@ -11,7 +11,6 @@ from codingrate.inspection.measure.predictions import (
     RISES,
     RISES_BEFORE_LAST,
     Finding,
-    Prediction,
     Verdict,
     describe_trend,
     judge_training,
@@ -22,9 +21,6 @@ from codingrate.inspection.measure.predictions import (
 from codingrate.inspection.report.panel import Panel
 
 AGREES, PART, DIFFERS = Verdict.agrees, Verdict.in_part, Verdict.differs
-NOT_FALLS = Prediction("falls", denied=True)
-
-
 VERDICTS = [
     (FALLS, [4, 3, 2, 1], 0, AGREES),
     (FALLS, [1, 2, 3, 4], 0, DIFFERS),
@@ -39,10 +35,6 @@ VERDICTS = [
     (FALLS_BEFORE_LAST, [0.2, 0.3, 0.5, 0.1], 0, DIFFERS),
     (RISES_BEFORE_LAST, [1, 2, 3, 0], 0, AGREES),
     (FALLS_BEFORE_LAST, [2, 1], 0, AGREES),  # of two layers, both count
-    (NOT_FALLS, [4, 3, 2, 1], 0, DIFFERS),
-    (NOT_FALLS, [1, 2, 3, 4], 0, AGREES),
-    (NOT_FALLS, [1, 1, 1, 1], 0, AGREES),  # no entry of a ViT is zero
-    (NOT_FALLS, [9, 7, 5, 10], 0, PART),
     (FALLS, [1, 1, 1], 0, DIFFERS),  # certainly no fall
     (FALLS, [1.2, 1.1, 1.0], 1, None),  # nothing exceeds its error
     (FALLS, [1], 0, None),
@@ -71,6 +63,23 @@ def test_verdicts_over_depth():
 )
 def test_verdicts_against_a_reference(differences, error, verdict):
     assert FALLS.judge_difference(differences, [error] * len(differences)) is verdict
+
+
+@pytest.mark.parametrize(
+    ("differences", "error", "verdict"),
+    [
+        ([-1, -2, -3], 0.5, AGREES),
+        ([-1, -2, 3], 0.1, PART),  # most layers, but not the mean
+        ([-9, 1, 1], 0.5, PART),  # the mean, but not most layers
+        ([-0.1, -0.1, -0.1], 0.2, DIFFERS),  # within the error: the control is not beaten
+        ([-0.1, -0.1, -0.1, -9], 0.2, PART),
+        ([1, 2, 3], 0, DIFFERS),
+        ([0, 0], 0, DIFFERS),
+    ],
+)
+def test_a_control_is_beaten_only_by_more_than_the_error(differences, error, verdict):
+    assert FALLS.judge_control(differences, [error] * len(differences)) is verdict
+    assert RISES.judge_control([-value for value in differences], [error] * len(differences)) is verdict
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,6 @@ def naive(model, sample, layer, eps):
     heads, p = module.attention.spec.heads, module.attention.spec.head_dim
     maps = [weight[-heads * p :][k * p : (k + 1) * p] for k in range(heads)]  # U_k, or the last third of q, k, v
     start = normed if model.config.skip == "normalized" else before
-    scaled = half * np.sqrt((start**2).sum() / (half**2).sum())
     singular = np.linalg.svd(out, compute_uv=False)
     shares = singular[singular > 1e-7 * singular[0]] / singular[singular > 1e-7 * singular[0]].sum()
     unit = [normed @ u.T / np.linalg.norm(normed @ u.T, axis=1, keepdims=True) for u in maps]
@@ -76,7 +75,6 @@ def naive(model, sample, layer, eps):
         "compression": sum(naive_rate(half @ u.T, eps) for u in maps),
         "released": sum(naive_rate(w, 0.1) for w in unit),
         "before": sum(naive_rate(start @ u.T, eps) for u in maps),
-        "same_size": sum(naive_rate(scaled @ u.T, eps) for u in maps),
         "blocks": sum(naive_rate(half[:, k * block : (k + 1) * block], eps) for k in range(heads)),
         "rate": naive_rate(out, eps),
         "reduction": naive_rate(out, eps) - sum(naive_rate(out @ u.T, eps) for u in maps),

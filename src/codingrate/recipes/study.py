@@ -50,7 +50,7 @@ class Study:
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=1000)] = (0, 1, 2)
     """Seeds with which each row is trained."""
     measure_layers: Annotated[int, Field(ge=0)] = 0
-    """Number of samples of the evaluation split on which the layers of each trained model are measured, with controls."""
+    """Number of evaluation samples on which the layers of each trained model are measured, with controls."""
 
     @property
     def settings(self) -> dict[str, Row]:

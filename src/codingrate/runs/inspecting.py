@@ -15,7 +15,7 @@ from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..recipes.schema import MUST_GIVE
 from ..tasks import Reading, Task
-from .folder import Checkpoint, RunFolder
+from .folder import UNTRAINED, Checkpoint, RunFolder
 
 _READS = {"vision": "images", "text": "text"}
 
@@ -68,6 +68,8 @@ def inspect_runs(
     has_data = task.recipe.data.name != MUST_GIVE
     own_data = task is runs[0].task and runs[0].recipe is not None
     subjects = [subject(name, run) for name, run in zip(names, runs, strict=True)]
+    if options.get("controls") and subjects[0].trained:
+        options["untrained"] = subject(UNTRAINED, runs[0].without_training())
     data = {"name": samples.data, "split": samples.split, "samples": samples.total}
     return inspection.inspect_models(subjects, data=data, notes=notes(), progress=runs[0].progress, **options)
 

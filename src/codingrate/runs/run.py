@@ -322,12 +322,9 @@ class Run(RunFolder):
         """Measure every layer against the objective and look at subspaces, tokens and attention.
 
         `compare` are other models that are measured on the same samples; "untrained" is this one with random weights.
-        `controls` measures what every verdict is compared with, and adds the untrained model. `options` are `layers`
+        `controls` measures what every verdict is compared with, the untrained model among it. `options` are `layers`
         (indices), `eps`, `measure`, `token_samples` and `command` of `codingrate.inspection.inspect_models`.
         """
-        compare, random = list(compare), self.untrained or self.before_training
-        if controls and not random and UNTRAINED not in compare:
-            compare.append(UNTRAINED)
         others = [self._other(other) for other in compare]
         options["controls"] = controls
         reading: Any = {"split": split, "limit": limit, "batch_size": batch_size}

@@ -166,13 +166,14 @@ def inspect_models(
     eps: float | None = None,
     measure: str = "paper",
     controls: bool = False,
+    untrained: Subject | None = None,
     token_samples: int = 1,
     notes: Iterable[str] = (),
     command: str | None = None,
     progress: Progress | None = None,
 ) -> InspectionReport:
     """Measure the layers of all models and look closely at the first; see `layerwise` for `layers`, `eps`, `measure`
-    and `controls`.
+    and `controls`. `untrained` is the first model with random weights, one more control.
 
     `layers` are indices, from 0 or, if negative, from the end. The report numbers layers from 1. `token_samples` is the
     number of images whose tokens are drawn, each in a panel of its own, at most six.
@@ -185,21 +186,16 @@ def inspect_models(
         raise CrateError("inspect_models got no models; give at least one")
     show = progress or (lambda description, total: nullcontext(lambda amount=1: None))
     tables: dict[str, pd.DataFrame] = {}
-    for subject in subjects:
+    for subject in [*subjects, *([] if untrained is None else [untrained])]:
         with show(f"measure {subject.name}", data.get("samples", 0)) as advance:
-            tables[subject.name] = layerwise(
-                subject.body,
-                subject.batches(),
-                eps,
-                layers=layers,
-                measure=measure,
-                controls=controls and subject.trained,
-                progress=advance,
-            )
+            options: Any = {"layers": layers, "measure": measure, "progress": advance}
+            options["controls"] = controls and subject.trained
+            tables[subject.name] = layerwise(subject.body, subject.batches(), eps, **options)
+    reference = None if untrained is None else tables.pop(untrained.name)
     pixels = _first_images(subjects[0])
     designs = {subject.name: subject.design for subject in subjects}
     with show("look inside", 0):
-        panels, missing = subject_panels(subjects[0], tables, pixels, layers, designs, token_samples)
+        panels, missing = subject_panels(subjects[0], tables, pixels, layers, designs, token_samples, reference)
     with show("summarize", 0):
         outcome, failed = _measure_outcomes(subjects, pixels)
     facts: dict[str, Any] = {}
@@ -266,6 +262,7 @@ def subject_panels(
     layers: Sequence[int] | None,
     designs: Mapping[str, Design],
     token_samples: int = 1,
+    untrained: pd.DataFrame | None = None,
 ) -> tuple[list[Panel], list[str]]:
     """Build the panels of a vision or a text model, and notes on those that do not apply to it.
 
@@ -277,7 +274,7 @@ def subject_panels(
     design, trained = subject.design, subject.trained
     history = subject.history
     parts: dict[str, Callable[[], list[Panel]]] = {
-        "layers": lambda: layer_panels(tables, designs),
+        "layers": lambda: layer_panels(tables, designs, untrained),
         "training": lambda: [] if history is None or not trained else training_panels(history, design),
         "subspaces": lambda: subspace_panels(model, trained),
         "tokens": lambda: [token_panel(passed, sample) for sample in range(min(token_samples, count))],

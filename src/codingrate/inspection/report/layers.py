@@ -57,17 +57,25 @@ class Design(NamedTuple):
         return prediction if self.trained and getattr(self, part) else None
 
 
-def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Design] | None = None) -> list[Panel]:
+def layer_panels(
+    tables: Mapping[str, pd.DataFrame],
+    designs: Mapping[str, Design] | None = None,
+    untrained: pd.DataFrame | None = None,
+) -> list[Panel]:
     """Build the panels on rates, sparsity and steps of the layers, with curves and verdicts for each model.
 
     `tables` are those of `layerwise` by the name of the model. Models without a design count as trained CRATEs. There
-    is a verdict only where there is a control: the columns of `controls=True`, or an untrained model in the tables.
+    is a verdict only where there is a control: the columns of `controls=True`, or the first model before training,
+    whose table is `untrained` or one of the tables.
     """
     if not tables:
         raise CrateError("layer_panels got no tables; give at least one, by the name of its model")
     built = {model: (designs or {}).get(model, Design()) for model in tables}
     names = [model for model, design in built.items() if not design.trained]
-    untrained = tables[names[0]] if names and len(tables) > 1 else None
+    drawn = untrained
+    if untrained is None and names and len(tables) > 1:
+        untrained = tables[names[0]]
+    first = next((model for model in tables if model not in names), None)
     unjudged = UNTRAINED if not next(iter(built.values())).trained else NO_CONTROLS
 
     def panel(
@@ -87,9 +95,14 @@ def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Desig
                 for column, label in columns.items()
                 if column in table and not (label and model in names)
             ]
+            + [
+                Curve(drawn, column, "untrained", reference=True)
+                for column, label in columns.items()
+                if drawn is not None and column in drawn and not label
+            ]
             for heading, columns in plots.items()
         }
-        curves = {heading: drawn for heading, drawn in curves.items() if drawn}
+        curves = {heading: lines for heading, lines in curves.items() if lines}
         findings = [finding for model, table in tables.items() for finding in judge(table, built[model], model)]
         wanted = [*(column for columns in plots.values() for column in columns), *others]
         kept = ["layer", *(f"{one}{end}" for one in dict.fromkeys(wanted) for end in ("", "_std")), "samples"]
@@ -107,14 +120,14 @@ def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Desig
                 finding
                 for column, (text, prediction) in named.items()
                 for finding in judge_depth(
-                    text, table, column, design.predicts(prediction, part), model, None if model in names else untrained
+                    text, table, column, design.predicts(prediction, part), model, untrained if model == first else None
                 )
             ]
 
         return judge
 
     controls = {f"compression_{name}": f"after {text}" for name, text in CONTROL_NAMES.items()}
-    return [
+    panels = [
         panel(
             "compression",
             "Compression: coding rate against each layer's own subspaces, after attention",
@@ -126,7 +139,8 @@ def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Desig
             over_depth("compresses", compression_normalized=("R^c of unit tokens on orthonormal bases", FALLS)),
             {
                 "$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$, unit tokens, orthonormal $U_k$": {
-                    "compression_normalized": "", "compression_subspaces": "random subspaces",
+                    "compression_normalized": "",
+                    "compression_subspaces": "random subspaces",
                 },
                 "as printed: raw tokens, raw $U_k$": {"compression": ""},
                 "norm of tokens": {"token_norm": ""},
@@ -145,8 +159,12 @@ def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Desig
                 "$R^c$ after attention": {"compression_normalized": "", "before_normalized": "before", **controls},
                 "cosine with $-\\nabla R^c$": {"alignment": "", "alignment_uniform": "with uniform attention"},
             },
-            "compression_steepest", "change", *(f"gap_{name}" for name in CONTROL_NAMES),
-            *(f"alignment_{name}" for name in CONTROL_NAMES), "alignment_printed", "before",
+            "compression_steepest",
+            "change",
+            *(f"gap_{name}" for name in CONTROL_NAMES),
+            *(f"alignment_{name}" for name in CONTROL_NAMES),
+            "alignment_printed",
+            "before",
         ),
         panel(
             "sparsity",
@@ -173,10 +191,12 @@ def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Desig
             judge_ista,
             {
                 "LASSO objective, share of that of ReLU(X)": {
-                    "lasso": "", **{f"lasso_{name}": text for name, text in LASSO_NAMES.items()},
+                    "lasso": "",
+                    **{f"lasso_{name}": text for name, text in LASSO_NAMES.items()},
                 },
             },
-            "lasso_alignment", *(f"lasso_gap_{name}" for name in LASSO_NAMES),
+            "lasso_alignment",
+            *(f"lasso_gap_{name}" for name in LASSO_NAMES),
         ),
         panel(
             "rates",
@@ -191,14 +211,19 @@ def layer_panels(tables: Mapping[str, pd.DataFrame], designs: Mapping[str, Desig
             ),
             {
                 "$\\Delta R$, unit tokens, orthonormal $U_k$": {
-                    "reduction_normalized": "", "reduction_subspaces": "random subspaces",
+                    "reduction_normalized": "",
+                    "reduction_subspaces": "random subspaces",
                 },
                 "$\\Delta R-\\lambda\\|Z\\|_1$ as printed": {"objective": ""},
                 "effective rank": {"effective_rank": ""},
             },
-            "rate_normalized", "rate", "reduction", "blocks",
+            "rate_normalized",
+            "rate",
+            "reduction",
+            "blocks",
         ),
-    ]  # fmt: skip
+    ]
+    return [panel for panel in panels if panel.plots]  # fmt: skip
 
 
 def training_panels(metrics: Path, design: Design | None = None) -> list[Panel]:
