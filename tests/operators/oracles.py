@@ -62,6 +62,16 @@ def block(matrix: Tensor, k: int, p: int) -> Tensor:
     return matrix[k * p : (k + 1) * p]
 
 
+def gram_schmidt(rows: Tensor) -> Tensor:
+    """Rows made orthonormal one after another."""
+    done: list[Tensor] = []
+    for row in rows:
+        for other in done:
+            row = row - (row @ other) * other
+        done.append(row / row.norm())
+    return torch.stack(done)
+
+
 def heads(project, scale, spec, z: Tensor, mask: Tensor | None):
     """Every head of one sample (n, d), side by side: (n, K·p) and attention (K, n, n)."""
     results = [head(*project(k), scale, spec.causal, mask) for k in range(spec.heads)]
@@ -163,6 +173,9 @@ ATTENTION = {"mssa": mssa, "mssa-tied": mssa_tied, "mhsa": mhsa, "tssa": tssa}
 def attention(name: str, weights, spec, z: Tensor, mask: Tensor | None = None):
     """Update (batch, n, d) and attention (batch, K, n, n), sample by sample."""
     masks = [None] * len(z) if mask is None else mask
+    if spec.orthonormal == "per-head":
+        blocks = [block(weights["project.weight"], k, spec.head_dim) for k in range(spec.heads)]
+        weights = {**weights, "project.weight": torch.cat([gram_schmidt(U) for U in blocks])}
     results = [ATTENTION[name](weights, spec, *sample) for sample in zip(z, masks, strict=True)]
     return torch.stack([out for out, _ in results]), torch.stack([a for _, a in results])
 

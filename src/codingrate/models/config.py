@@ -136,8 +136,9 @@ class CrateConfig(PreTrainedConfig):
     drop_path: float | int = 0.0
     """Stochastic depth in training: probability that the last layer leaves out a sample's residual branch. It grows
     linearly from 0 in the first layer. ISTA is no residual branch, so that in a CRATE this acts on attention only."""
-    orthogonality: Literal["none", "penalty", "parametrize"] = "none"
-    """Constraint of the theory on U and D: not enforced, added to the training loss, or built in."""
+    orthogonality: Literal["none", "penalty", "parametrize", "per-head"] = "none"
+    """Constraint of the theory on U and D: not enforced, added to the training loss, or built in. `per-head` builds in
+    what the paper assumes of U: every U_k is orthonormal by itself, so that K·p may exceed d; D stays free."""
     orthogonality_weight: float | int = 1e-4
     """Weight of the penalty Σ‖UᵀU − I‖² + ‖DᵀD − I‖²."""
     objective_weight: float | int = 0.0
@@ -307,8 +308,10 @@ class CrateConfig(PreTrainedConfig):
         if self.orthogonality == "parametrize" and K * p > d:
             raise CrateError(
                 f"{K} subspaces of dimension {p} cannot be orthonormal in {d} dimensions; "
-                "lower head_dim or use orthogonality='penalty'"
+                "lower head_dim or use orthogonality='per-head'"
             )
+        if self.orthogonality == "per-head" and p > min(d, self.decoder_width or d):
+            raise CrateError(f"orthogonality 'per-head' needs head_dim {p} to be at most hidden_size {d}; lower it")
         if (self.decoder_width, self.decoder_heads) != (None, None):
             if self.mask_space != "drop" or self.decoder_type != "forward" or self.subtract_positions:
                 raise CrateError(
@@ -430,7 +433,8 @@ class CrateConfig(PreTrainedConfig):
         return AttentionSpec(
             dim=self.hidden_size, heads=self.num_attention_heads, head_dim=self.subspace_dim, causal=self.causal,
             scale=self.attention_scale, eps=self.coding_precision, projection_bias=self.projection_bias,
-            output_bias=self.output_bias, orthonormal=self.orthogonality == "parametrize", dropout=self.dropout,
+            output_bias=self.output_bias, dropout=self.dropout,
+            orthonormal="per-head" if self.orthogonality == "per-head" else self.orthogonality == "parametrize",
             rotary=self.positions == "rotary", metric=self.subspace_metric,
             max_tokens=self.max_position_embeddings if self.modality == "text" else 0,
         )  # fmt: skip

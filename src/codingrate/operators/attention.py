@@ -165,7 +165,7 @@ class SubspaceAttention(_MultiHead):
         self.metric = nn.Parameter(identity) if spec.metric else None  # M_1 … M_K
 
     def subspaces(self) -> Tensor:
-        """Return [U_1 … U_K]ᵀ (K·p, d), with orthonormal rows if the spec asks for them."""
+        """Return [U_1 … U_K]ᵀ (K·p, d), with orthonormal rows if the spec asks for them, all together or per head."""
         return self._affine()[0]
 
     def _affine(self) -> tuple[Tensor, Tensor | None]:
@@ -180,6 +180,9 @@ class SubspaceAttention(_MultiHead):
             units = torch.eye(self.spec.dim + 1, self.spec.dim, dtype=like.dtype, device=like.device)
             images = self.project(units)  # the last row is the image of zero
             matrix, bias = (images[:-1] - images[-1]).mT, images[-1]
+        if self.spec.orthonormal == "per-head":
+            heads = matrix.unflatten(0, (self.spec.heads, self.spec.head_dim))  # U_1ᵀ … U_Kᵀ
+            return orthonormal_columns(heads.mT).mT.flatten(0, 1), bias
         return orthonormal_columns(matrix.mT).mT if self.spec.orthonormal else matrix, bias
 
     @property

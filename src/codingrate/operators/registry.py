@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,8 @@ class AttentionSpec:
     projection_bias: bool = False  # bias of the query, key and value projection (`mhsa`, `tssa`); a subspace has none
     output_bias: bool = True  # bias of the trainable output map W
     max_tokens: int = 0  # rows of the position-wise bias of causal `tssa`; 0 for no bias
-    orthonormal: bool = False  # whether to reparametrize [U_1 … U_K] to orthonormal columns
+    orthonormal: bool | Literal["per-head"] = False
+    """Whether to reparametrize [U_1 … U_K] to orthonormal columns, or each U_k by itself (U_k*U_k = I, p ≤ d)."""
     rotary: bool = False  # whether queries and keys are rotated by their positions (not `tssa`)
     metric: bool = False  # whether each subspace has a learned metric for the scores (`mssa`, `mssa-tied`)
     dropout: float = 0.0  # dropout on the attention weights and on the output, as in the paper's pseudocode
