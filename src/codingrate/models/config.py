@@ -42,6 +42,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
         for name in ("dropout", "drop_path", "patch_dropout")
     },
     "mask_ratio": (lambda value: 0 < value < 1, "lie between 0 and 1"),
+    "step_share": (lambda value: 0 < value < 1, "lie between 0 and 1"),
     "position_scale": (lambda value: 0 < value <= 1e6, "be above 0; positions='none' leaves positions out"),
 }
 _REFUSED = ("auto_map", "quantization_config", "per_layer_config")
@@ -106,6 +107,13 @@ class CrateConfig(PreTrainedConfig):
     skip: Literal["normalized", "residual"] = "normalized"
     """Start of the skip around attention: LN(Z) + MSSA(LN(Z)), as in the paper's pseudocode, or
     Z + MSSA(LN(Z)), as in the released code and every black-box transformer."""
+    step: Literal["sum", "derived"] = "sum"
+    """Step from the start S of that skip along attention: S + MSSA, the coefficients 1 and 1 of the pseudocode, or
+    (1 − s)S + s·MSSA with 0 < s < 1, as the paper derives it with s = βκ for `mssa` and `mssa-tied`."""
+    step_share: float | int = 0.5
+    """Share s of the derived step."""
+    learn_step: bool = False
+    """Whether each layer learns its own s, the sigmoid of a scalar, from `step_share` on."""
     norm: Literal["pre", "post"] = "pre"
     """LayerNorm before each half of a layer or, as in BERT and RoBERTa, after its skip: LN(Z + MSSA(Z))."""
     step_size: float | int = 0.1
@@ -312,6 +320,10 @@ class CrateConfig(PreTrainedConfig):
             )
         if self.orthogonality == "per-head" and p > min(d, self.decoder_width or d):
             raise CrateError(f"orthogonality 'per-head' needs head_dim {p} to be at most hidden_size {d}; lower it")
+        if self.step == "derived" and self.attention not in ("mssa", "mssa-tied"):
+            raise CrateError(f"step 'derived' needs attention 'mssa' or 'mssa-tied', not {self.attention!r}")
+        if self.learn_step and self.step != "derived":
+            raise CrateError("learn_step needs step='derived'; with step='sum' there is no share to learn")
         if (self.decoder_width, self.decoder_heads) != (None, None):
             if self.mask_space != "drop" or self.decoder_type != "forward" or self.subtract_positions:
                 raise CrateError(
