@@ -13,6 +13,7 @@ from codingrate.operators import ATTENTION, SPARSIFIERS, AttentionSpec, Sparsifi
 from . import oracles
 
 HEADS, HEAD_DIM, LONGEST = 3, 5, 11
+PAIRLESS = ("tssa", "rate-gradient")  # operators that compare no two tokens
 SHAPES = ((2, 7), (3, 11))  # batch, tokens
 
 
@@ -50,6 +51,8 @@ class Case:
                 defaults |= {"rotary": True, "metric": self.name != "mhsa"}
             if self.per_head:
                 defaults["orthonormal"] = "per-head"
+            elif self.wide:
+                defaults["order"] = 2
             return AttentionSpec(dim=self.dim, heads=HEADS, head_dim=self.head_dim, **{**defaults, **options})
         wide = {"step_size": 0.3, "sparsity": 0.2, "alpha": 0.7, "expansion": 2} if self.wide else {}
         return SparsifierSpec(dim=self.dim, **{**wide, **options})
@@ -83,7 +86,7 @@ ATTENTIONS = [
     for causal in (False, True)
     for wide in (False, True)
     for rotary in (False, True)
-    if not (rotary and name == "tssa")
+    if not (rotary and name in PAIRLESS)
 ]
 ATTENTIONS += [Case("attention", name, wide=True, per_head=True) for name in ATTENTION.names() if name != "mhsa"]
 EVERY = ATTENTIONS + [Case("sparsifier", name, wide=wide) for name in SPARSIFIERS.names() for wide in (False, True)]

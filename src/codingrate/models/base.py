@@ -16,7 +16,14 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 
 from ..errors import CrateError
-from ..operators import TSSA, DictionarySparsifier, OutputProjection, OvercompleteDictionary, SubspaceAttention
+from ..operators import (
+    TSSA,
+    DictionarySparsifier,
+    OutputProjection,
+    OvercompleteDictionary,
+    RateGradient,
+    SubspaceAttention,
+)
 from .cache import LayerCache, cached_attention_mask, cached_length, packed_attention_mask, use_projection_layers
 from .config import CrateConfig
 from .embedding import PatchEmbedding, PositionTable, TextEmbedding
@@ -82,6 +89,8 @@ class CratePreTrainedModel(PreTrainedModel):
             init.copy_(module.metric, torch.eye(module.spec.head_dim).expand_as(module.metric))
         elif isinstance(module, Step) and module.logit is not None:
             init.constant_(module.logit, module.initial)
+        elif isinstance(module, RateGradient):
+            init.zeros_(module.log_step)
         elif isinstance(module, TSSA):
             init.ones_(module.temperature)
             if module.position_bias is not None:

@@ -21,7 +21,7 @@ _LIMITS = {
     "head_dim": (1, 2**16), "expansion": (1, 2**10), "patch_size": (1, 2**12), "num_channels": (1, 2**12),
     "decoder_layers": (1, 1000), "decoder_width": (1, 2**16), "decoder_heads": (1, 2**12),
     "projection_hidden": (1, 2**20), "projection_bottleneck": (1, 2**20),
-    "prototypes": (1, 2**24), "num_labels": (0, 2**20), "vocab_size": (1, 2**24), "type_vocab_size": (0, 2**16),
+    "prototypes": (1, 2**24), "num_labels": (0, 2**20), "vocab_size": (1, 2**24), "neumann_order": (0, 100), "type_vocab_size": (0, 2**16),
     "max_position_embeddings": (1, 2**22), "number of patches": (1, 2**20),
 }  # fmt: skip
 """Smallest and largest value of each count. The largest are far above those of any real model: a file that declares
@@ -132,7 +132,10 @@ class CrateConfig(PreTrainedConfig):
     """Whether the scores of `mssa` and `mssa-tied` are measured in a learned metric of each subspace, W M Wᵀ. This is
     not in the paper; docs/language.md explains it."""
     coding_precision: float | int = 0.5
-    """ε of β = p/(nε²) in `mssa-tied`."""
+    """ε of β = p/(nε²) in `mssa-tied` and `rate-gradient`."""
+    neumann_order: int | None = None
+    """Highest power of the Neumann series that takes the place of the inverse in `rate-gradient`; 1 is the paper's
+    approximation. Default: the exact inverse."""
     projection_bias: bool = False
     """Bias of the projections of `mhsa` and `tssa`."""
     output_bias: bool = True
@@ -320,6 +323,8 @@ class CrateConfig(PreTrainedConfig):
             )
         if self.orthogonality == "per-head" and p > min(d, self.decoder_width or d):
             raise CrateError(f"orthogonality 'per-head' needs head_dim {p} to be at most hidden_size {d}; lower it")
+        if self.neumann_order is not None and self.attention != "rate-gradient":
+            raise CrateError(f"neumann_order needs attention 'rate-gradient', not {self.attention!r}; leave it out")
         if self.step == "derived" and self.attention not in ("mssa", "mssa-tied"):
             raise CrateError(f"step 'derived' needs attention 'mssa' or 'mssa-tied', not {self.attention!r}")
         if self.learn_step and self.step != "derived":
@@ -341,9 +346,10 @@ class CrateConfig(PreTrainedConfig):
             raise CrateError(f"position_offset is {self.position_offset}; it must be a row of the position table")
         if self.position_offset and self.causal:
             raise CrateError("position_offset is for masked models; a causal model counts from 0")
-        if self.positions == "rotary" and (vision or p % 2 or self.attention == "tssa"):
+        if self.positions == "rotary" and (vision or p % 2 or self.attention in ("tssa", "rate-gradient")):
             raise CrateError(
-                "positions 'rotary' need modality='text', an even head_dim and another attention than 'tssa'"
+                "positions 'rotary' need modality='text', an even head_dim and an attention with a softmax, not "
+                f"{self.attention!r}"
             )
         if self.subspace_metric and self.attention not in ("mssa", "mssa-tied"):
             raise CrateError(f"subspace_metric needs attention 'mssa' or 'mssa-tied', not {self.attention!r}")
@@ -444,7 +450,7 @@ class CrateConfig(PreTrainedConfig):
         """Settings of the attention operators."""
         return AttentionSpec(
             dim=self.hidden_size, heads=self.num_attention_heads, head_dim=self.subspace_dim, causal=self.causal,
-            scale=self.attention_scale, eps=self.coding_precision, projection_bias=self.projection_bias,
+            scale=self.attention_scale, eps=self.coding_precision, order=self.neumann_order, projection_bias=self.projection_bias,
             output_bias=self.output_bias, dropout=self.dropout,
             orthonormal="per-head" if self.orthogonality == "per-head" else self.orthogonality == "parametrize",
             rotary=self.positions == "rotary", metric=self.subspace_metric,
