@@ -382,14 +382,14 @@ class RateGradient(SubspaceAttention):
         w = value if mask is None else value * mask[:, None, :, None].to(value.dtype)
         rows = w[:, :, : query.shape[-2]]
         beta = self.beta(w[:, 0], mask)[:, None, : rows.shape[-2]]  # (batch or 1, 1, n or 1, 1)
-        out = self._solve_causal(rows, beta) if self.spec.causal else self._solve(rows, w.mT @ w, beta)
+        out = self._solve_causal(rows, beta) if self.spec.causal else self.solve(rows, w.mT @ w, beta)
         return out, torch.diag_embed((beta * rows * out).sum(-1)) if return_attention else None
 
     def combine_heads(self, out: Tensor, z: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
         length = torch.linalg.vector_norm(z[:, : out.shape[1]], dim=-1, keepdim=True)
         return F.linear(out, self.subspaces().mT.to(out.dtype)) * length * -self.log_step.to(out.dtype).exp()
 
-    def _solve(self, rows: Tensor, gram: Tensor, beta: Tensor) -> Tensor:
+    def solve(self, rows: Tensor, gram: Tensor, beta: Tensor) -> Tensor:
         """Compute rows (I + βG)⁻¹ or its Neumann series, rows (..., m, p), gram (..., p, p)."""
         if self.spec.order is not None:
             out = rows
@@ -416,7 +416,7 @@ class RateGradient(SubspaceAttention):
 
         def part(w: Tensor, beta: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
             sums = total + (w[..., :, None] * w[..., None, :]).cumsum(dim=2)
-            return self._solve(w[..., None, :], sums, beta[..., None])[..., 0, :], sums[:, :, -1:]
+            return self.solve(w[..., None, :], sums, beta[..., None])[..., 0, :], sums[:, :, -1:]
 
         outs = []
         for tokens, factors in zip(w.split(size, dim=2), beta.split(size, dim=2), strict=True):
