@@ -53,6 +53,10 @@ def test_rate_suite_compares_equal_values_and_leaves_the_global_seed_alone():
     assert torch.equal(torch.get_rng_state(), state)
     assert result["difference"] < 1e-5
     assert result["speedup"]["naive"] == pytest.approx(result["seconds"]["naive"] / result["seconds"]["ours"])
+    gradient = result["gradient"]
+    assert gradient["difference"] < 1e-5
+    assert set(gradient["seconds"]) == {"exact", "attention", "inverse"}
+    assert gradient["speedup"]["inverse"] == gradient["seconds"]["inverse"] / gradient["seconds"]["exact"]
 
 
 def allocate(mib: int) -> None:
@@ -126,6 +130,6 @@ def test_suites_run_by_name_with_the_announced_number_of_rounds(monkeypatch):
     turns = []
     result = run_suites(["maskcut", "rate"], repeats=3, progress=lambda: turns.append(1))
     assert list(result) == ["coding_rate", "maskcut", "machine"]
-    assert len(turns) == count_rounds(["maskcut", "rate"], 3) == 8
+    assert len(turns) == count_rounds(["maskcut", "rate"], 3) == 13
     with pytest.raises(CrateError, match=r"unknown suite 'imgae'; did you mean 'image'\?"):
         run_suites(["imgae"])

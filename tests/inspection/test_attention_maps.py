@@ -64,5 +64,6 @@ def test_what_has_no_maps():
     refused(f"layer index {depth} is out of range", attention_maps, model, toys.pixels(), depth)
     text = toys.CrateModel(toys.text())
     refused("reads text", attention_maps, text, toys.pixels())
-    pairless = toys.CrateModel(toys.vision(attention="tssa"))
-    refused("'tssa' compares no two tokens", attention_maps, pairless, toys.pixels())
+    for name in ("tssa", "rate-gradient"):
+        pairless = toys.CrateModel(toys.vision(attention=name))
+        refused(f"'{name}' compares no two tokens", attention_maps, pairless, toys.pixels())

@@ -47,11 +47,19 @@ def ista(x: Tensor, dictionary: Tensor, config) -> Tensor:
     return torch.clamp(x - update - config.step_size * config.sparsity, min=0)
 
 
+def step(start: Tensor, update: Tensor, weights: dict[str, Tensor], config) -> Tensor:
+    """From the start of the skip to (1 − s) start + s update, or to start + update."""
+    if config.step == "sum":
+        return update
+    s = 1 / (1 + torch.exp(-weights["step.logit"])) if config.learn_step else config.step_share
+    return (1 - s) * start + s * update - start
+
+
 def encoder_layer(x: Tensor, weights: dict[str, Tensor], config) -> tuple[Tensor, Tensor]:
     """Z^{ℓ+1} and Z^{ℓ+½}."""
     normed = layer_norm(x, part(weights, "attention_norm."), config.layer_norm_eps)
     skip = {"normalized": normed, "residual": x}[config.skip]
-    half = mssa(normed, part(weights, "attention."), config) + skip
+    half = skip + step(skip, mssa(normed, part(weights, "attention."), config), weights, config)
     normed = layer_norm(half, part(weights, "sparsifier_norm."), config.layer_norm_eps)
     return ista(normed, weights["sparsifier.dictionary"], config), half
 
@@ -60,7 +68,7 @@ def decoder_layer(x: Tensor, weights: dict[str, Tensor], config) -> tuple[Tensor
     half = layer_norm(x, part(weights, "synthesis_norm."), config.layer_norm_eps) @ weights["synthesis.dictionary"].T
     normed = layer_norm(half, part(weights, "attention_norm."), config.layer_norm_eps)
     skip = {"normalized": normed, "residual": half}[config.skip]
-    return skip - mssa(normed, part(weights, "attention."), config), half
+    return skip - step(skip, mssa(normed, part(weights, "attention."), config), weights, config), half
 
 
 def layers(x: Tensor, weights: dict[str, Tensor], config, prefix: str, layer=encoder_layer) -> Tensor:

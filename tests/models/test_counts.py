@@ -241,15 +241,16 @@ SPARSIFIERS = {"ista": 1, "ista-soft": 1, "prox": 1, "odl": 4 * 4, "mlp": 2 * 4,
 
 def layer_products(attention, sparsifier, n, d, queries):
     """Multiply-adds of one layer that updates so many of n tokens: maps, pairs of tokens, sparsifier."""
-    maps = {"mssa": 1, "mssa-tied": 1, "tssa": 1, "mhsa": 3}[attention] * n * d**2 + queries * d**2
-    pairs = 0 if attention == "tssa" else 2 * queries * n * d
+    maps = (3 if attention == "mhsa" else 1) * n * d**2 + queries * d**2
+    solved = queries if queries > 1 else 0  # a single row is solved for, the others are multiplied with the inverse
+    pairs = {"tssa": 0, "rate-gradient": (n + solved) * d * (d // 3)}.get(attention, 2 * queries * n * d)
     return maps + pairs + SPARSIFIERS[sparsifier] * queries * d**2
 
 
 def test_operations_of_a_classifier_are_its_products():
     """3 × 2 patches of 147 numbers and a class token; the last layer updates only what is read."""
     n, d, found, products = 7, 15, {}, {}
-    for case in itertools.product(["mssa", "mssa-tied", "mhsa", "tssa"], SPARSIFIERS, ["class", "mean"]):
+    for case in itertools.product(["mssa", "mssa-tied", "mhsa", "tssa", "rate-gradient"], SPARSIFIERS, ["class", "mean"]):
         attention, sparsifier, pooling = case
         with torch.device("meta"):
             model = toys.build("image-classification", attention=attention, sparsifier=sparsifier, pooling=pooling)
@@ -281,7 +282,7 @@ def test_operations_of_other_models_are_their_products(attention):
 
 @torch.no_grad()
 @pytest.mark.parametrize("sparsifier", ["ista", "mlp", "odl"])
-@pytest.mark.parametrize("attention", ["mssa", "mssa-tied", "mhsa", "tssa"])
+@pytest.mark.parametrize("attention", ["mssa", "mssa-tied", "mhsa", "tssa", "rate-gradient"])
 @pytest.mark.parametrize("skip", ["normalized", "residual"])
 def test_a_last_layer_for_the_class_token_alone_gives_the_same_logits(attention, sparsifier, skip):
     model = toys.build("image-classification", attention=attention, sparsifier=sparsifier, skip=skip).double().eval()

@@ -14,7 +14,7 @@ from . import toys
 
 compiler = pytest.mark.filterwarnings("ignore:.*(should not be instantiated|torch.jit):DeprecationWarning")  # torch's
 cached = pytest.mark.parametrize("attention", ["mssa", "mssa-tied", "mhsa"])
-every = pytest.mark.parametrize("attention", ["mssa", "mssa-tied", "mhsa", "tssa"])
+every = pytest.mark.parametrize("attention", ["mssa", "mssa-tied", "mhsa", "tssa", "rate-gradient"])
 ROOM = 37
 PADDED = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1]])
 
@@ -52,7 +52,7 @@ def test_a_cache_changes_nothing(attention, mode):
             results.append(generate(model, ids, **mode, **options, **cache))
         assert_same(*results)
         assert results[0].past_key_values is None
-        assert (results[1].past_key_values is None) == (attention == "tssa")
+        assert (results[1].past_key_values is None) == (attention in ("tssa", "rate-gradient"))
 
 
 @torch.no_grad()

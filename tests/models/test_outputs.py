@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from codingrate.models import CrateForSequenceClassification
+from codingrate.operators import ATTENTION
 
 from . import toys
 
@@ -109,7 +110,7 @@ def test_training_lowers_the_loss(task, dropout):
         assert float(model(**given).loss.detach()) != float(model(**given).loss.detach())
 
 
-@pytest.mark.parametrize("attention", ["mssa", "mssa-tied", "mhsa", "tssa"])
+@pytest.mark.parametrize("attention", ATTENTION.names())
 @pytest.mark.parametrize("task", ["image-classification", "causal-lm"])
 def test_every_pair_of_operators_makes_a_model(task, attention):
     for sparsifier in ("ista", "ista-soft", "prox", "odl", "mlp", "none"):
@@ -121,7 +122,7 @@ def test_every_pair_of_operators_makes_a_model(task, attention):
         assert missing == [], sparsifier
 
 
-@pytest.mark.parametrize("attention", ["mssa", "mssa-tied", "mhsa", "tssa"])
+@pytest.mark.parametrize("attention", ATTENTION.names())
 def test_a_causal_model_cannot_see_the_future(attention):
     model = toys.build("causal-lm", attention=attention).double().eval()
     ids = torch.randint(29, (3, 11))

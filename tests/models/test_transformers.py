@@ -142,6 +142,8 @@ def test_compiles_to_one_graph(task):
 FAMILIES = {
     "tied": {"attention": "mssa-tied"},
     "tssa": {"attention": "tssa"},
+    "gradient": {"attention": "rate-gradient", "orthogonality": "per-head"},
+    "derived": {"step": "derived", "learn_step": True},
     "vit": {"attention": "mhsa", "sparsifier": "mlp", "skip": "residual"},
     "alpha": {"sparsifier": "odl"},
     "soft": {"sparsifier": "ista-soft"},

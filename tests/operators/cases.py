@@ -13,6 +13,7 @@ from codingrate.operators import ATTENTION, SPARSIFIERS, AttentionSpec, Sparsifi
 from . import oracles
 
 HEADS, HEAD_DIM, LONGEST = 3, 5, 11
+PAIRLESS = ("tssa", "rate-gradient")  # operators that compare no two tokens
 SHAPES = ((2, 7), (3, 11))  # batch, tokens
 
 
@@ -20,7 +21,7 @@ SHAPES = ((2, 7), (3, 11))  # batch, tokens
 class Case:
     """One operator in one form; `wide` is the form where K·p is not d, with every option off its default.
 
-    `rotary` is the form with rotary positions and, for subspaces, a metric.
+    `rotary` is the form with rotary positions and, for subspaces, a metric; `per_head` has every U_k orthonormal.
     """
 
     kind: str
@@ -28,9 +29,10 @@ class Case:
     causal: bool = False
     wide: bool = False
     rotary: bool = False
+    per_head: bool = False
 
     def __str__(self) -> str:
-        return "-".join([self.name, *(mark for mark in ("causal", "wide", "rotary") if getattr(self, mark))])
+        return "-".join([self.name, *(mark for mark in ("causal", "wide", "rotary", "per_head") if getattr(self, mark))])
 
     @property
     def head_dim(self) -> int:
@@ -47,6 +49,10 @@ class Case:
                 defaults |= {"projection_bias": True, "output_bias": False, "scale": 0.7, "eps": 0.3}
             if self.rotary:
                 defaults |= {"rotary": True, "metric": self.name != "mhsa"}
+            if self.per_head:
+                defaults["orthonormal"] = "per-head"
+            elif self.wide:
+                defaults["order"] = 2
             return AttentionSpec(dim=self.dim, heads=HEADS, head_dim=self.head_dim, **{**defaults, **options})
         wide = {"step_size": 0.3, "sparsity": 0.2, "alpha": 0.7, "expansion": 2} if self.wide else {}
         return SparsifierSpec(dim=self.dim, **{**wide, **options})
@@ -80,6 +86,7 @@ ATTENTIONS = [
     for causal in (False, True)
     for wide in (False, True)
     for rotary in (False, True)
-    if not (rotary and name == "tssa")
+    if not (rotary and name in PAIRLESS)
 ]
+ATTENTIONS += [Case("attention", name, wide=True, per_head=True) for name in ATTENTION.names() if name != "mhsa"]
 EVERY = ATTENTIONS + [Case("sparsifier", name, wide=wide) for name in SPARSIFIERS.names() for wide in (False, True)]

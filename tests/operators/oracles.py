@@ -62,6 +62,16 @@ def block(matrix: Tensor, k: int, p: int) -> Tensor:
     return matrix[k * p : (k + 1) * p]
 
 
+def gram_schmidt(rows: Tensor) -> Tensor:
+    """Rows made orthonormal one after another."""
+    done: list[Tensor] = []
+    for row in rows:
+        for other in done:
+            row = row - (row @ other) * other
+        done.append(row / row.norm())
+    return torch.stack(done)
+
+
 def heads(project, scale, spec, z: Tensor, mask: Tensor | None):
     """Every head of one sample (n, d), side by side: (n, K·p) and attention (K, n, n)."""
     results = [head(*project(k), scale, spec.causal, mask) for k in range(spec.heads)]
@@ -157,12 +167,40 @@ def tssa(weights, spec, z, mask):
     return output_map(weights, torch.stack(rows)), torch.diag_embed(diagonal)
 
 
-ATTENTION = {"mssa": mssa, "mssa-tied": mssa_tied, "mhsa": mhsa, "tssa": tssa}
+def rate_gradient(weights, spec, z, mask):
+    """Token by token, with the n × n inverse of the paper's equation turned to rows: (I + βWWᵀ)⁻¹W."""
+    n, p, s = len(z), spec.head_dim, torch.exp(weights["log_step"])
+    rows, leverage = [], torch.zeros(spec.heads, n, dtype=z.dtype)
+    for t in range(n):
+        real = [i for i in (range(t + 1) if spec.causal else range(n)) if mask is None or bool(mask[i])]
+        if t not in real:
+            rows.append(torch.zeros_like(z[t]))
+            continue
+        beta, update = p / (len(real) * spec.eps**2), torch.zeros_like(z[t])
+        for k in range(spec.heads):
+            U = block(weights["project.weight"], k, p).T  # (d, p)
+            W = torch.stack([(z[i] / z[i].norm()) @ U for i in real])
+            gram = W @ W.T
+            if spec.order is None:
+                inverse = torch.linalg.inv(torch.eye(len(real), dtype=z.dtype) + beta * gram)
+            else:
+                inverse = sum(torch.linalg.matrix_power(-beta * gram, j) for j in range(spec.order + 1))
+            own = (inverse @ W)[real.index(t)]
+            update = update + own @ U.T
+            leverage[k, t] = beta * (W[real.index(t)] * own).sum().detach()
+        rows.append(-s * z[t].norm() * update)
+    return torch.stack(rows), torch.diag_embed(leverage)
+
+
+ATTENTION = {"mssa": mssa, "mssa-tied": mssa_tied, "mhsa": mhsa, "tssa": tssa, "rate-gradient": rate_gradient}
 
 
 def attention(name: str, weights, spec, z: Tensor, mask: Tensor | None = None):
     """Update (batch, n, d) and attention (batch, K, n, n), sample by sample."""
     masks = [None] * len(z) if mask is None else mask
+    if spec.orthonormal == "per-head":
+        blocks = [block(weights["project.weight"], k, spec.head_dim) for k in range(spec.heads)]
+        weights = {**weights, "project.weight": torch.cat([gram_schmidt(U) for U in blocks])}
     results = [ATTENTION[name](weights, spec, *sample) for sample in zip(z, masks, strict=True)]
     return torch.stack([out for out, _ in results]), torch.stack([a for _, a in results])
 

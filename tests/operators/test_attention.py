@@ -10,11 +10,11 @@ from codingrate import CrateError
 from codingrate.operators import attention, attention_mask
 
 from . import oracles
-from .cases import ATTENTIONS
+from .cases import ATTENTIONS, PAIRLESS, Case
 
 every = pytest.mark.parametrize("case", ATTENTIONS, ids=str)
 causal = pytest.mark.parametrize("case", [case for case in ATTENTIONS if case.causal], ids=str)
-softmaxed = pytest.mark.parametrize("case", [case for case in ATTENTIONS if case.name != "tssa"], ids=str)
+softmaxed = pytest.mark.parametrize("case", [case for case in ATTENTIONS if case.name not in PAIRLESS], ids=str)
 statistics = pytest.mark.parametrize("case", [case for case in ATTENTIONS if case.name == "tssa"], ids=str)
 
 LENGTHS = (7, 4, 2)
@@ -96,7 +96,7 @@ class Kept:
         return self.key, self.value
 
 
-generating = pytest.mark.parametrize("case", [c for c in ATTENTIONS if c.causal and c.name != "tssa"], ids=str)
+generating = pytest.mark.parametrize("case", [c for c in ATTENTIONS if c.causal and c.name not in PAIRLESS], ids=str)
 
 
 @generating
@@ -131,9 +131,9 @@ def test_one_token_after_others_needs_no_table():
     assert attention_mask(2, 5, True, None, torch.device("cpu"), torch.tensor(1)).sum(-1).tolist() == [2, 3]
 
 
-@pytest.mark.parametrize("case", [c for c in ATTENTIONS if c.name == "tssa" and c.causal], ids=str)
+@pytest.mark.parametrize("case", [c for c in ATTENTIONS if c.name in PAIRLESS and c.causal], ids=str)
 def test_statistics_keep_no_past(case):
-    with pytest.raises(CrateError, match=r"^attention 'tssa' does not support caching; pass use_cache=False$"):
+    with pytest.raises(CrateError, match=rf"^attention '{case.name}' does not support caching; pass use_cache=False$"):
         case.build()(case.tokens(), None, False, None, Kept())
 
 

@@ -1,5 +1,7 @@
 """Orthonormal bases and dictionaries: measured, and built in."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -62,6 +64,25 @@ def test_bases_can_be_built_orthonormal(name):
     assert float(orthogonality_gap(attention(name).bases).detach().max()) > 0.1
     z = torch.randn(2, 7, 17)
     module(z)[0].square().sum().backward()
+    assert float(module.project.weight.grad.abs().max()) > 0
+
+
+@pytest.mark.parametrize("name", SUBSPACES)
+def test_each_basis_can_be_orthonormal_by_itself(name):
+    """Five subspaces of dimension 5 in 17 dimensions overlap, and yet U_k*U_k = I for every k."""
+    spec = AttentionSpec(dim=17, heads=5, head_dim=5, orthonormal="per-head")
+    module, plain = (ATTENTION.create(name, replace(spec, orthonormal=kind)).double() for kind in ("per-head", False))
+    assert float(orthogonality_gap(module.bases.detach()).max()) < 1e-12
+    assert float(orthogonality_gap(module.subspaces().mT.detach())) > 0.1
+    plain.load_state_dict(module.state_dict())  # the same keys
+    z = torch.randn(2, 7, 17, dtype=torch.float64)
+    update = module(z)[0]
+    assert not torch.allclose(update, plain(z)[0])
+    with torch.no_grad():
+        heads = plain.project.weight.unflatten(0, (5, 5))
+        plain.project.weight.copy_(torch.cat([orthonormal_columns(matrix.T).T for matrix in heads]))
+    torch.testing.assert_close(update, plain(z)[0], rtol=0, atol=1e-12)
+    update.square().sum().backward()
     assert float(module.project.weight.grad.abs().max()) > 0
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.linalg import eigh
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from .. import objective
@@ -20,6 +21,7 @@ from ..errors import unknown_name
 from ..evaluation import knn_probe, logistic_probe
 from ..inspection.segment.cuts import affinity, normalized_cut
 from ..models.presets import create_model
+from ..operators import AttentionSpec, RateGradient
 from .explorer import bench_explorer
 from .growth import bench_growth, growth_rounds
 from .inspecting import bench_inspection
@@ -31,7 +33,7 @@ from .timing import Progress, Result, machine, medians, peak_memory, training_st
 
 ROUNDS = {
     "image": (2, 2),
-    "rate": (1, 2),
+    "rate": (2, 2),
     "gpt": (2, 1),
     "maskcut": (1, 0),
     "explorer": (2, 1),
@@ -83,7 +85,13 @@ def count_rounds(names: Sequence[str], repeats: int) -> int:
 def bench_rate(
     shape: tuple[int, int, int, int] = (32, 12, 197, 64), repeats: int = 7, progress: Progress = None
 ) -> Result:
-    """Time R of projected tokens (batch, heads, n, p) against its definition, the logdet of an n × n matrix."""
+    """Time R of projected tokens (batch, heads, n, p) against its definition, and its exact gradient against attention.
+
+    The definition is the logdet of an n × n matrix. The paper calls the exact gradient of R highly expensive, because
+    W(I + βWᵀW)⁻¹ = (I + βWWᵀ)⁻¹W has an inverse for each head, and approximates it by attention. The gradient is
+    computed with the p × p inverse, as attention `rate-gradient` does, and with the n × n inverse, of the same tokens
+    as softmax(WWᵀ)W by PyTorch's fused kernel.
+    """
     with seeded(0):
         w = F.normalize(torch.randn(shape), dim=-1)
     n, p = shape[-2:]
@@ -97,7 +105,34 @@ def bench_rate(
         seconds = medians(cases, repeats, progress=progress)
     difference = float(((ours - naive) / naive).abs().max())
     speedup = seconds["naive"] / seconds["ours"]
-    return {"shape": list(shape), "seconds": seconds, "speedup": {"naive": speedup}, "difference": difference}
+    return {
+        "shape": list(shape),
+        "seconds": seconds,
+        "speedup": {"naive": speedup},
+        "difference": difference,
+        "gradient": _bench_gradient(w, beta, repeats, progress),
+    }
+
+
+def _bench_gradient(w: Tensor, beta: float, repeats: int, progress: Progress) -> Result:
+    """Time W(I + βWᵀW)⁻¹ by both inverses, and softmax(WWᵀ)W, for codes (batch, heads, n, p)."""
+    scale, n = w.new_full((1, 1, 1, 1), beta), w.shape[-2]
+    spec = AttentionSpec(dim=w.shape[1] * w.shape[-1], heads=w.shape[1], head_dim=w.shape[-1])
+    with torch.device("meta"):
+        operator = RateGradient(spec)  # its weights are not read
+    cases: dict[str, Callable[[], Tensor]] = {
+        "exact": lambda: operator.solve(w, w.mT @ w, scale),
+        "attention": lambda: F.scaled_dot_product_attention(w, w, w, scale=1.0),
+        "inverse": lambda: torch.cholesky_inverse(torch.linalg.cholesky(torch.eye(n) + beta * (w @ w.mT))) @ w,
+    }
+    with torch.no_grad():
+        difference = float((cases["exact"]() - cases["inverse"]()).norm() / cases["inverse"]().norm())
+        seconds = medians(cases, repeats, progress=progress)
+    return {
+        "seconds": seconds,
+        "speedup": {name: seconds[name] / seconds["exact"] for name in ("attention", "inverse")},
+        "difference": difference,
+    }
 
 
 def bench_loader(

@@ -138,6 +138,11 @@ def _describe(result: dict[str, Any]) -> Iterator[Table | str]:
         labels = {"ours": "codingrate", "naive": "n × n logdet"}
         yield f"coding rate of projections {tuple(rate['shape'])}", labels, columns
         yield f"The rates differ by {rate['difference']:.1e} (relative)."
+        gradient = rate["gradient"]
+        columns = {"ms": (gradient["seconds"], 1e-3, "{:.1f}"), "speedup of ours": (gradient["speedup"], 1, "{:.2f}×")}
+        labels = {"exact": "exact, p × p inverse", "attention": "softmax(WWᵀ)W", "inverse": "exact, n × n inverse"}
+        yield "gradient of these rates, and attention in its place", labels, columns
+        yield f"The exact gradients differ by {gradient['difference']:.1e} (relative)."
     if probe := result.get("probe"):
         by_metric = {key: {name: metrics[key] for name, metrics in probe.items()} for key in probe["knn"]}
         columns = {

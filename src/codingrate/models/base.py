@@ -16,11 +16,18 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 
 from ..errors import CrateError
-from ..operators import TSSA, DictionarySparsifier, OutputProjection, OvercompleteDictionary, SubspaceAttention
+from ..operators import (
+    TSSA,
+    DictionarySparsifier,
+    OutputProjection,
+    OvercompleteDictionary,
+    RateGradient,
+    SubspaceAttention,
+)
 from .cache import LayerCache, cached_attention_mask, cached_length, packed_attention_mask, use_projection_layers
 from .config import CrateConfig
 from .embedding import PatchEmbedding, PositionTable, TextEmbedding
-from .layers import EncoderLayer, Layer, Synthesis, orthogonality_gaps
+from .layers import EncoderLayer, Layer, Step, Synthesis, orthogonality_gaps
 from .outputs import CrateModelOutput, Trace, can_return_tuple
 from .processing import image_processor
 
@@ -80,6 +87,10 @@ class CratePreTrainedModel(PreTrainedModel):
                 init.kaiming_uniform_(dictionary)
         elif isinstance(module, SubspaceAttention) and module.metric is not None:
             init.copy_(module.metric, torch.eye(module.spec.head_dim).expand_as(module.metric))
+        elif isinstance(module, Step) and module.logit is not None:
+            init.constant_(module.logit, module.initial)
+        elif isinstance(module, RateGradient):
+            init.zeros_(module.log_step)
         elif isinstance(module, TSSA):
             init.ones_(module.temperature)
             if module.position_bias is not None:

@@ -21,7 +21,7 @@ _LIMITS = {
     "head_dim": (1, 2**16), "expansion": (1, 2**10), "patch_size": (1, 2**12), "num_channels": (1, 2**12),
     "decoder_layers": (1, 1000), "decoder_width": (1, 2**16), "decoder_heads": (1, 2**12),
     "projection_hidden": (1, 2**20), "projection_bottleneck": (1, 2**20),
-    "prototypes": (1, 2**24), "num_labels": (0, 2**20), "vocab_size": (1, 2**24), "type_vocab_size": (0, 2**16),
+    "prototypes": (1, 2**24), "num_labels": (0, 2**20), "vocab_size": (1, 2**24), "neumann_order": (0, 100), "type_vocab_size": (0, 2**16),
     "max_position_embeddings": (1, 2**22), "number of patches": (1, 2**20),
 }  # fmt: skip
 """Smallest and largest value of each count. The largest are far above those of any real model: a file that declares
@@ -49,6 +49,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
         for name in ("dropout", "drop_path", "patch_dropout")
     },
     "mask_ratio": (lambda value: 0 < value < 1, "lie between 0 and 1"),
+    "step_share": (lambda value: 0 < value < 1, "lie between 0 and 1"),
     "position_scale": (lambda value: 0 < value <= 1e6, "be above 0; positions='none' leaves positions out"),
 }
 _REFUSED = ("auto_map", "quantization_config", "per_layer_config")
@@ -113,6 +114,13 @@ class CrateConfig(PreTrainedConfig):
     skip: Literal["normalized", "residual"] = "normalized"
     """Start of the skip around attention: LN(Z) + MSSA(LN(Z)), as in the paper's pseudocode, or
     Z + MSSA(LN(Z)), as in the released code and every black-box transformer."""
+    step: Literal["sum", "derived"] = "sum"
+    """Step from the start S of that skip along attention: S + MSSA, the coefficients 1 and 1 of the pseudocode, or
+    (1 − s)S + s·MSSA with 0 < s < 1, as the paper derives it with s = βκ for `mssa` and `mssa-tied`."""
+    step_share: float | int = 0.5
+    """Share s of the derived step."""
+    learn_step: bool = False
+    """Whether each layer learns its own s, the sigmoid of a scalar, from `step_share` on."""
     norm: Literal["pre", "post"] = "pre"
     """LayerNorm before each half of a layer or, as in BERT and RoBERTa, after its skip: LN(Z + MSSA(Z))."""
     step_size: float | int = 0.1
@@ -131,7 +139,10 @@ class CrateConfig(PreTrainedConfig):
     """Whether the scores of `mssa` and `mssa-tied` are measured in a learned metric of each subspace, W M Wᵀ. This is
     not in the paper; docs/language.md explains it."""
     coding_precision: float | int = 0.5
-    """ε of β = p/(nε²) in `mssa-tied`."""
+    """ε of β = p/(nε²) in `mssa-tied` and `rate-gradient`."""
+    neumann_order: int | None = None
+    """Highest power of the Neumann series that takes the place of the inverse in `rate-gradient`; 1 is the paper's
+    approximation. Default: the exact inverse."""
     projection_bias: bool = False
     """Bias of the projections of `mhsa` and `tssa`."""
     output_bias: bool = True
@@ -143,8 +154,9 @@ class CrateConfig(PreTrainedConfig):
     drop_path: float | int = 0.0
     """Stochastic depth in training: probability that the last layer leaves out a sample's residual branch. It grows
     linearly from 0 in the first layer. ISTA is no residual branch, so that in a CRATE this acts on attention only."""
-    orthogonality: Literal["none", "penalty", "parametrize"] = "none"
-    """Constraint of the theory on U and D: not enforced, added to the training loss, or built in."""
+    orthogonality: Literal["none", "penalty", "parametrize", "per-head"] = "none"
+    """Constraint of the theory on U and D: not enforced, added to the training loss, or built in. `per-head` builds in
+    what the paper assumes of U: every U_k is orthonormal by itself, so that K·p may exceed d; D stays free."""
     orthogonality_weight: float | int = 1e-4
     """Weight of the penalty Σ‖UᵀU − I‖² + ‖DᵀD − I‖²."""
     objective_weight: float | int = 0.0
@@ -314,8 +326,16 @@ class CrateConfig(PreTrainedConfig):
         if self.orthogonality == "parametrize" and K * p > d:
             raise CrateError(
                 f"{K} subspaces of dimension {p} cannot be orthonormal in {d} dimensions; "
-                "lower head_dim or use orthogonality='penalty'"
+                "lower head_dim or use orthogonality='per-head'"
             )
+        if self.orthogonality == "per-head" and p > min(d, self.decoder_width or d):
+            raise CrateError(f"orthogonality 'per-head' needs head_dim {p} to be at most hidden_size {d}; lower it")
+        if self.neumann_order is not None and self.attention != "rate-gradient":
+            raise CrateError(f"neumann_order needs attention 'rate-gradient', not {self.attention!r}; leave it out")
+        if self.step == "derived" and self.attention not in ("mssa", "mssa-tied"):
+            raise CrateError(f"step 'derived' needs attention 'mssa' or 'mssa-tied', not {self.attention!r}")
+        if self.learn_step and self.step != "derived":
+            raise CrateError("learn_step needs step='derived'; with step='sum' there is no share to learn")
         if (self.decoder_width, self.decoder_heads) != (None, None):
             if self.mask_space != "drop" or self.decoder_type != "forward" or self.subtract_positions:
                 raise CrateError(
@@ -333,9 +353,10 @@ class CrateConfig(PreTrainedConfig):
             raise CrateError(f"position_offset is {self.position_offset}; it must be a row of the position table")
         if self.position_offset and self.causal:
             raise CrateError("position_offset is for masked models; a causal model counts from 0")
-        if self.positions == "rotary" and (vision or p % 2 or self.attention == "tssa"):
+        if self.positions == "rotary" and (vision or p % 2 or self.attention in ("tssa", "rate-gradient")):
             raise CrateError(
-                "positions 'rotary' need modality='text', an even head_dim and another attention than 'tssa'"
+                "positions 'rotary' need modality='text', an even head_dim and an attention with a softmax, not "
+                f"{self.attention!r}"
             )
         if self.subspace_metric and self.attention not in ("mssa", "mssa-tied"):
             raise CrateError(f"subspace_metric needs attention 'mssa' or 'mssa-tied', not {self.attention!r}")
@@ -436,8 +457,9 @@ class CrateConfig(PreTrainedConfig):
         """Settings of the attention operators."""
         return AttentionSpec(
             dim=self.hidden_size, heads=self.num_attention_heads, head_dim=self.subspace_dim, causal=self.causal,
-            scale=self.attention_scale, eps=self.coding_precision, projection_bias=self.projection_bias,
-            output_bias=self.output_bias, orthonormal=self.orthogonality == "parametrize", dropout=self.dropout,
+            scale=self.attention_scale, eps=self.coding_precision, order=self.neumann_order, projection_bias=self.projection_bias,
+            output_bias=self.output_bias, dropout=self.dropout,
+            orthonormal="per-head" if self.orthogonality == "per-head" else self.orthogonality == "parametrize",
             rotary=self.positions == "rotary", metric=self.subspace_metric,
             max_tokens=self.max_position_embeddings if self.modality == "text" else 0,
         )  # fmt: skip

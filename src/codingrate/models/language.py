@@ -111,7 +111,7 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
             raise CrateError("CrateForCausalLM needs causal=True")
         super().__init__(config)
         self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
-        if config.attention == "tssa":  # its statistics of all tokens are computed again at every step
+        if not self.crate.layers[0].attention.cache_tensors:  # statistics of all tokens are computed again at each step
             self.generation_config.use_cache = False
         self.post_init()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,11 +86,31 @@ def drop_path(update: Tensor, rate: float) -> Tensor:
     return update * keep.to(update.dtype) / (1 - rate)
 
 
+class Step(nn.Module):
+    """The step from the start S of the skip along the output A of attention, both (batch, n, d).
+
+    It is A itself, so that the layer computes S + A, or with `step="derived"` s(A − S), so that it computes
+    (1 − s)S + sA: Z^{ℓ+½} = (1 − βκ)Z^ℓ + βκ MSSA(Z^ℓ) of the paper (2.3, eq. gd-mcr-parts) with s = βκ. The share s is
+    `step_share` or, if the layer learns it, the sigmoid of a scalar that starts there.
+    """
+
+    def __init__(self, config: CrateConfig) -> None:
+        super().__init__()
+        self.derived, self.share = config.step == "derived", float(config.step_share)
+        self.initial = math.log(self.share / (1 - self.share))  # the scalar whose sigmoid is `step_share`
+        self.logit = nn.Parameter(torch.full((1,), self.initial)) if config.learn_step else None
+
+    def forward(self, start: Tensor, update: Tensor) -> Tensor:
+        if not self.derived:
+            return update
+        return (self.share if self.logit is None else self.logit.sigmoid()) * (update - start)
+
+
 class EncoderLayer(Layer):
     """f^ℓ: Z^{ℓ+½} = LN(Z^ℓ) + MSSA(LN(Z^ℓ)),  Z^{ℓ+1} = ISTA(LN(Z^{ℓ+½}))   (paper 2.5, pseudocode).
 
-    With `skip="residual"` the skip starts from Z^ℓ itself, as in the released code. A sparsifier that declares
-    itself residual (`mlp`, `odl`) gets a skip of the same kind. With `norm="post"`, BERT's order, the norms come
+    With `skip="residual"` the skip starts from Z^ℓ itself, as in the released code. With `step="derived"` the first
+    half is (1 − s)LN(Z^ℓ) + s MSSA(LN(Z^ℓ)), the gradient step that the paper derives. A sparsifier that declares itself residual (`mlp`, `odl`) gets a skip of the same kind. With `norm="post"`, BERT's order, the norms come
     last: Z^{ℓ+½} = LN(Z^ℓ + MSSA(Z^ℓ)),  Z^{ℓ+1} = LN(Z^{ℓ+½} + MLP(Z^{ℓ+½})). With `drop_path` a residual branch is
     left out for some samples in training.
     """
@@ -102,6 +123,7 @@ class EncoderLayer(Layer):
         self.norm_first = config.norm == "pre"
         self.attention_norm = nn.LayerNorm(d, eps=eps)
         self.attention = ATTENTION.create(config.attention, config.attention_spec)
+        self.step = Step(config)
         self.sparsifier = SPARSIFIERS.create(config.sparsifier, config.sparsifier_spec)
         self.sparsifier_norm = nn.LayerNorm(d, eps=eps) if self.sparsifier.uses_norm else nn.Identity()
         self.sparsifier_skip = self.sparsifier.residual  # kept here, because adapters wrap the sparsifier
@@ -123,7 +145,8 @@ class EncoderLayer(Layer):
         y = self.attention_input(z)
         with self.recomputing(self.attention_norm, z, y):
             update, attention = self.attention(y, mask, return_attention, num_queries, cache)
-        compressed = (y if self.normalized_skip else z)[:, :num_queries] + self.kept(update)
+        start = (y if self.normalized_skip else z)[:, :num_queries]
+        compressed = start + self.kept(self.step(start, update))
         if not self.norm_first:
             compressed = self.attention_norm(compressed)
         x = self.sparsifier_norm(compressed) if self.norm_first else compressed
@@ -187,7 +210,8 @@ class DecoderLayer(Layer):
     """g^ℓ: Z^{ℓ+½} = LN(Z^ℓ)Eᵀ,  Z^{ℓ+1} = LN(Z^{ℓ+½}) − MSSA(LN(Z^{ℓ+½}))   (paper 3.3, pseudocode).
 
     The MSSA has its own bases V and a negative sign: it expands what the encoder compressed. With `skip="residual"`
-    the skip starts from Z^{ℓ+½} itself, as in the released code; there is never a skip around E.
+    the skip starts from Z^{ℓ+½} itself, as in the released code; there is never a skip around E. With `step="derived"`
+    the last half is (1 + s)Y − s MSSA(Y) for Y = LN(Z^{ℓ+½}), which undoes (1 − s)Z + s MSSA(Z) up to second order in s.
     """
 
     def __init__(self, config: CrateConfig) -> None:
@@ -198,6 +222,7 @@ class DecoderLayer(Layer):
         self.synthesis = Synthesis(d)
         self.attention_norm = nn.LayerNorm(d, eps=eps)
         self.attention = ATTENTION.create(config.attention, config.attention_spec)
+        self.step = Step(config)
 
     def forward(
         self, z: Tensor, mask: Tensor | None = None, return_attention: bool = False, *_: None
@@ -209,7 +234,8 @@ class DecoderLayer(Layer):
         y = self.attention_input(synthesized)
         with self.recomputing(self.attention_norm, synthesized, y):
             update, attention = self.attention(y, mask, return_attention)
-        return (y if self.normalized_skip else synthesized) - update, synthesized, attention
+        start = y if self.normalized_skip else synthesized
+        return start - self.step(start, update), synthesized, attention
 
     def attention_input(self, z: Tensor) -> Tensor:
         """Return the input of the attention for tokens Z^{ℓ+½}."""

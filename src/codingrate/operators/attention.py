@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..errors import CrateError
 from ..objective.signal import orthonormal_columns
@@ -17,6 +18,9 @@ from .registry import ATTENTION, Attention, AttentionSpec, KeyValueCache, Output
 
 LONGEST_PRODUCT = 256
 """Number of tokens up to which attention in half precision trains by products of matrices on a CPU."""
+
+LARGEST_SUMS = 2**24
+"""Number of entries of the p × p sums over earlier tokens that causal `rate-gradient` holds at once."""
 
 
 def attention_mask(
@@ -111,8 +115,7 @@ class _MultiHead(Attention):
         past: int | Tensor = 0
         if cache is not None:
             if not self.cache_tensors:
-                name = type(self).__name__.lower()
-                raise CrateError(f"attention {name!r} does not support caching; pass use_cache=False")
+                raise CrateError(f"attention {self.name!r} does not support caching; pass use_cache=False")
             past = cache.past_length
             key, value = cache.update(key, value)
         query = query[:, :, :num_queries]
@@ -147,6 +150,13 @@ class _MultiHead(Attention):
         attention = scores.softmax(dim=-1)
         return F.dropout(attention, dropout) @ value, attention if return_attention else None
 
+    def refuse_pairs(self, mask: Tensor | None) -> None:
+        """Raise an error for a mask of pairs of tokens, which an operator that weighs no pairs cannot apply."""
+        if mask is not None and mask.ndim == 4:
+            raise CrateError(
+                f"attention {self.name!r} has no mask of pairs of tokens; pass one sequence per row and a 2-D mask"
+            )
+
     def extra_repr(self) -> str:
         return f"heads={self.spec.heads}, head_dim={self.spec.head_dim}, causal={self.spec.causal}"
 
@@ -165,7 +175,7 @@ class SubspaceAttention(_MultiHead):
         self.metric = nn.Parameter(identity) if spec.metric else None  # M_1 … M_K
 
     def subspaces(self) -> Tensor:
-        """Return [U_1 … U_K]ᵀ (K·p, d), with orthonormal rows if the spec asks for them."""
+        """Return [U_1 … U_K]ᵀ (K·p, d), with orthonormal rows if the spec asks for them, all together or per head."""
         return self._affine()[0]
 
     def _affine(self) -> tuple[Tensor, Tensor | None]:
@@ -180,6 +190,9 @@ class SubspaceAttention(_MultiHead):
             units = torch.eye(self.spec.dim + 1, self.spec.dim, dtype=like.dtype, device=like.device)
             images = self.project(units)  # the last row is the image of zero
             matrix, bias = (images[:-1] - images[-1]).mT, images[-1]
+        if self.spec.orthonormal == "per-head":
+            heads = matrix.unflatten(0, (self.spec.heads, self.spec.head_dim))  # U_1ᵀ … U_Kᵀ
+            return orthonormal_columns(heads.mT).mT.flatten(0, 1), bias
         return orthonormal_columns(matrix.mT).mT if self.spec.orthonormal else matrix, bias
 
     @property
@@ -190,6 +203,22 @@ class SubspaceAttention(_MultiHead):
     def codes(self, z: Tensor) -> Tensor:
         """Compute W_k = Z U_k (+ b_k) of every head: (batch, n, d) to (batch, K, n, p)."""
         return self.split(F.linear(z, *self._affine()) if self.spec.orthonormal else apply_linear(self.project, z))
+
+    def beta(self, z: Tensor, mask: Tensor | None, past_length: int | Tensor = 0) -> Tensor:
+        """Compute β = p/(nε²), (batch or 1, n or 1, 1), of tokens that follow `past_length` others."""
+        work = torch.promote_types(z.dtype, torch.float32)  # half precision cannot count tokens
+        n = z.shape[-2]
+        if mask is not None and mask.ndim == 4:
+            visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+            count = visible[:, 0].sum(-1).to(work)
+        elif mask is not None:
+            real = mask.to(work)
+            count = real.cumsum(-1)[:, -n:] if self.spec.causal else real.sum(-1, keepdim=True)
+        elif self.spec.causal:
+            count = (torch.arange(1, n + 1, device=z.device) + past_length).to(work)[None]
+        else:
+            count = z.new_full((1, 1), n, dtype=work)
+        return (self.spec.head_dim / (count.clamp(min=1.0) * self.spec.eps**2)).to(z.dtype)[..., None]
 
     def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         w = self.codes(z)
@@ -228,22 +257,6 @@ class TiedMSSA(SubspaceAttention):
 
     def combine_heads(self, out: Tensor, z: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
         return F.linear(out, self.subspaces().mT) * self.beta(z, mask, past_length)[:, : out.shape[1]]
-
-    def beta(self, z: Tensor, mask: Tensor | None, past_length: int | Tensor = 0) -> Tensor:
-        """Compute β = p/(nε²), (batch or 1, n or 1, 1), of tokens that follow `past_length` others."""
-        work = torch.promote_types(z.dtype, torch.float32)  # half precision cannot count tokens
-        n = z.shape[-2]
-        if mask is not None and mask.ndim == 4:
-            visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-            count = visible[:, 0].sum(-1).to(work)
-        elif mask is not None:
-            real = mask.to(work)
-            count = real.cumsum(-1)[:, -n:] if self.spec.causal else real.sum(-1, keepdim=True)
-        elif self.spec.causal:
-            count = (torch.arange(1, n + 1, device=z.device) + past_length).to(work)[None]
-        else:
-            count = z.new_full((1, 1), n, dtype=work)
-        return (self.spec.head_dim / (count.clamp(min=1.0) * self.spec.eps**2)).to(z.dtype)[..., None]
 
 
 @ATTENTION.register("mhsa")
@@ -287,7 +300,7 @@ class TSSA(SubspaceAttention):
     """
 
     cache_tensors = 0
-    pairwise = False
+    weighs_pairs = False
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
@@ -300,10 +313,7 @@ class TSSA(SubspaceAttention):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, return_attention: bool, past: int | Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        if mask is not None and mask.ndim == 4:
-            raise CrateError(
-                "attention 'tssa' has no mask of pairs of tokens; pass one sequence per row and a 2-D mask"
-            )
+        self.refuse_pairs(mask)
         w, num_queries = value, query.shape[-2]
         real = torch.ones_like(w[:, :1, :, :1]) if mask is None else mask[:, None, :, None].to(w.dtype)
         square = w.square() * real  # (batch, K, n, p); padding counts for nothing
@@ -321,3 +331,98 @@ class TSSA(SubspaceAttention):
     def _sum_tokens(self, x: Tensor) -> Tensor:
         """Sum over all tokens or, in the causal form, over those up to each one."""
         return x.cumsum(dim=-2) if self.spec.causal else x.sum(dim=-2, keepdim=True)
+
+
+@ATTENTION.register("rate-gradient")
+class RateGradient(SubspaceAttention):
+    """The exact gradient step on R^c, of which MSSA is the approximation, without attention between pairs of tokens.
+
+    With unit tokens x_t = z_t/‖z_t‖, W_k = xU_k (n, p), G_k = W_kᵀW_k and β = p/(nε²) (paper 2.3, eq. rate-gradient):
+    update_t = −s‖z_t‖ Σ_k [W_k (I + βG_k)⁻¹]_t U_kᵀ = −(s/β)‖z_t‖ ∇R^c(x | U_[K])_t   (z (batch, n, d)).
+
+    The paper's tokens have unit length and those of a LayerNorm √d, hence x and ‖z_t‖. The step s > 0 is learned, its
+    logarithm from 0: at s = 1 a direction of energy σ² in W_k is multiplied by βσ²/(1 + βσ²) ≥ 0, which is the longest
+    step that reverses no direction of orthonormal bases, be its energy ever so small.
+
+    The paper calls the exact gradient highly expensive because of its inverses. By W(I + βWᵀW)⁻¹ = (I + βWWᵀ)⁻¹W they
+    are p × p, and the step takes O(np² + p³) per head; `crate bench rate` times it. `order` replaces (I + βG)⁻¹ by its
+    Neumann series Σ_j (−βG)^j up to this power, which converges if β‖W_k‖² < 1 only; 1 is the paper's approximation.
+    In the causal form token t has n = t and the sums over the tokens up to t, a p × p factor each. Padding is left out.
+    The attention that it returns is diagonal, (batch, K, n, n), and holds the leverage scores β w_tᵀ(I + βG_k)⁻¹w_t.
+    """
+
+    cache_tensors = 0
+    weighs_pairs = False
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        self.log_step = nn.Parameter(torch.zeros(1))
+
+    def forward(
+        self,
+        z: Tensor,
+        mask: Tensor | None = None,
+        return_attention: bool = False,
+        num_queries: int | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        work = torch.promote_types(z.dtype, torch.float32)  # there is no factorization in half precision
+        with torch.autocast("cpu" if z.is_meta else z.device.type, enabled=False):
+            update, leverage = super().forward(z.to(work), mask, return_attention, num_queries, cache)
+        return update.to(z.dtype), None if leverage is None else leverage.to(z.dtype)
+
+    def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        w = self.split(F.linear(F.normalize(z, dim=-1), self.subspaces().to(z.dtype)))
+        return w, w, w
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, return_attention: bool, past: int | Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        self.refuse_pairs(mask)
+        w = value if mask is None else value * mask[:, None, :, None].to(value.dtype)
+        rows = w[:, :, : query.shape[-2]]
+        beta = self.beta(w[:, 0], mask)[:, None, : rows.shape[-2]]  # (batch or 1, 1, n or 1, 1)
+        out = self._solve_causal(rows, beta) if self.spec.causal else self.solve(rows, w.mT @ w, beta)
+        return out, torch.diag_embed((beta * rows * out).sum(-1)) if return_attention else None
+
+    def combine_heads(self, out: Tensor, z: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(z[:, : out.shape[1]], dim=-1, keepdim=True)
+        return F.linear(out, self.subspaces().mT.to(out.dtype)) * length * -self.log_step.to(out.dtype).exp()
+
+    def solve(self, rows: Tensor, gram: Tensor, beta: Tensor) -> Tensor:
+        """Compute rows (I + βG)⁻¹ or its Neumann series, rows (..., m, p), gram (..., p, p)."""
+        if self.spec.order is not None:
+            out = rows
+            for _ in range(self.spec.order):
+                out = rows - beta * (out @ gram)
+            return out
+        gram = beta * gram
+        # Where βG is so large that rounding would lose the 1, the least multiple of I that it keeps takes its place.
+        rounding = gram.shape[-1] * torch.finfo(gram.dtype).eps
+        shift = (rounding * gram.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)).clamp(min=1.0)
+        factor = torch.linalg.cholesky_ex(gram + torch.diag_embed(shift.expand(gram.shape[:-1])))[0]
+        if rows.shape[-2] == 1:
+            return torch.cholesky_solve(rows.mT, factor).mT
+        return rows @ torch.cholesky_inverse(factor)  # products are faster than a solve with many columns
+
+    def _solve_causal(self, w: Tensor, beta: Tensor) -> Tensor:
+        """Compute w_t (I + β_t Σ_{s≤t} w_s w_sᵀ)⁻¹ of codes (batch, K, n, p), β (batch or 1, 1, n, 1).
+
+        The p × p sums of so many tokens are held at once as `LARGEST_SUMS` allows; the backward pass computes those of
+        each part of the tokens again.
+        """
+        size = max(1, LARGEST_SUMS // (w.shape[0] * w.shape[1] * w.shape[-1] ** 2))
+        total = w.new_zeros(*w.shape[:2], 1, w.shape[-1], w.shape[-1])
+
+        def part(w: Tensor, beta: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+            sums = total + (w[..., :, None] * w[..., None, :]).cumsum(dim=2)
+            return self.solve(w[..., None, :], sums, beta[..., None])[..., 0, :], sums[:, :, -1:]
+
+        outs = []
+        for tokens, factors in zip(w.split(size, dim=2), beta.split(size, dim=2), strict=True):
+            if size < w.shape[2] and torch.is_grad_enabled():
+                out, total = checkpoint(part, tokens, factors, total, use_reentrant=False, preserve_rng_state=False)
+            else:
+                out, total = part(tokens, factors, total)
+            outs.append(out)
+        return torch.cat(outs, dim=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,12 +26,14 @@ class AttentionSpec:
     head_dim: int  # dimension p of each subspace
     causal: bool = False  # whether token t attends to tokens 1..t only
     scale: float | None = None  # factor inside the softmax; default: p^-½, or 1 for `mssa-tied`
-    eps: float = 0.5  # coding precision ε of β = p/(nε²), used by `mssa-tied`
+    eps: float = 0.5  # coding precision ε of β = p/(nε²), used by `mssa-tied` and `rate-gradient`
     projection_bias: bool = False  # bias of the query, key and value projection (`mhsa`, `tssa`); a subspace has none
     output_bias: bool = True  # bias of the trainable output map W
     max_tokens: int = 0  # rows of the position-wise bias of causal `tssa`; 0 for no bias
-    orthonormal: bool = False  # whether to reparametrize [U_1 … U_K] to orthonormal columns
-    rotary: bool = False  # whether queries and keys are rotated by their positions (not `tssa`)
+    orthonormal: bool | Literal["per-head"] = False
+    """Whether to reparametrize [U_1 … U_K] to orthonormal columns, or each U_k by itself (U_k*U_k = I, p ≤ d)."""
+    rotary: bool = False  # whether queries and keys are rotated by their positions (not `tssa`, `rate-gradient`)
+    order: int | None = None  # highest power of the Neumann series of `rate-gradient`; None for the exact inverse
     metric: bool = False  # whether each subspace has a learned metric for the scores (`mssa`, `mssa-tied`)
     dropout: float = 0.0  # dropout on the attention weights and on the output, as in the paper's pseudocode
 
@@ -76,8 +78,10 @@ class Attention(nn.Module):
 
     cache_tensors: int = 0
     """Number of tensors cached per layer: 1 if keys equal values, 2 otherwise, 0 if caching is not supported."""
-    pairwise: bool = True
-    """Whether it has weights between pairs of tokens."""
+    weighs_pairs: bool = True
+    """Whether the attention that is returned has a weight for every pair of tokens; otherwise it is diagonal."""
+    name: str = ""
+    """Name under which the operator is registered."""
 
 
 class Sparsifier(nn.Module):
@@ -110,6 +114,7 @@ class Registry(Generic[Spec, Module]):
 
         def enter(cls: type[Module]) -> type[Module]:
             self._entries[name] = cls
+            cls.name = name  # type: ignore[assignment]
             return cls
 
         return enter

@@ -13,7 +13,7 @@ from codingrate.models import CrateForSelfDistillation, CrateModel
 
 from .. import toys
 
-ATTENTION = ("mssa", "mssa-tied", "tssa", "mhsa")
+ATTENTION = ("mssa", "mssa-tied", "tssa", "rate-gradient", "mhsa")
 CACHED = ("mssa", "mssa-tied", "mhsa")
 FAMILIES = (*toys.TASKS, "text-body", "self-distillation")
 VISION = ("body", "image-classification", "masked-autoencoding", "self-distillation")

@@ -95,8 +95,8 @@ def test_merging_without_a_pass_in_between_is_noticed(attention):
     torch.testing.assert_close(output(again, given), changed)
 
 
-@pytest.mark.parametrize("attention", ["mssa", "mssa-tied", "tssa"])
-@pytest.mark.parametrize("orthogonality", ["none", "parametrize"])
+@pytest.mark.parametrize("attention", ["mssa", "mssa-tied", "tssa", "rate-gradient"])
+@pytest.mark.parametrize("orthogonality", ["none", "parametrize", "per-head"])
 def test_bases_are_those_that_the_adapter_gives(attention, orthogonality):
     model = adapted(build("image-classification", attention, orthogonality=orthogonality), attention, "subspaces")
     seen = [layer.attention.bases.detach().clone() for layer in model.base_model.model.crate.layers]

@@ -88,7 +88,7 @@ def test_names_of_other_models_are_understood_and_reload(tmp_path):
 def test_the_config_says_whether_to_cache(family, attention):
     model, given = build(family, attention), without_labels(family)
     model.config.use_cache = True
-    if attention == "tssa":
+    if attention in ("tssa", "rate-gradient"):
         refused("does not support caching", model, **given)
         return
     assert isinstance(model(**given).past_key_values, DynamicCache)
@@ -131,7 +131,7 @@ def test_packed_sequences_do_not_see_each_other(family, attention):
     model, ids = build(family, attention, use_cache=False), inputs(family)["input_ids"]
     lengths = (4, 1, 6)
     positions = torch.cat([torch.arange(length) for length in lengths])[None].expand(3, -1)
-    if attention == "tssa":
+    if attention in ("tssa", "rate-gradient"):
         refused("pass one sequence per row", model, ids, position_ids=positions)
         return
     packed = model(ids, position_ids=positions).logits

@@ -15,13 +15,20 @@ from torch import Tensor
 
 from ...errors import CrateError
 from ...models.base import CrateModel, CratePreTrainedModel, eval_mode
-from ...operators import MHSA, TSSA, SubspaceAttention
+from ...operators import MHSA, Attention, SubspaceAttention
 from .tracing import UnavailableError, default_layer, encoder_layers, layer_index, text_passes
 
 TOP_SHARE = 0.1  # share of patches, those with the most attention, over which the focus of a head is measured
 BEST_IMAGES = 4  # number of images that are shown for a head
 BATCH_SIZE = 32  # number of images in a forward pass of `head_catalogue`
-_NO_PAIRS = "attention 'tssa' compares no two tokens, so there are no maps; use a model with 'mssa'"
+
+
+def _require_pairs(attention: Attention) -> None:
+    """Raise an error for an operator without weights between pairs of tokens."""
+    if not attention.weighs_pairs:
+        raise UnavailableError(
+            f"attention {attention.name!r} compares no two tokens, so there are no maps; use a model with 'mssa'"
+        )
 
 
 @contextmanager
@@ -83,8 +90,7 @@ def layer_attention_maps(model: CratePreTrainedModel, pixel_values: Tensor, laye
     maps = []
     with attention_inputs(model, pixel_values, layers) as inputs:
         for attention, tokens in inputs:
-            if isinstance(attention, TSSA):
-                raise CrateError(_NO_PAIRS)
+            _require_pairs(attention)
             weights: Tensor = attention(tokens, None, True, 1)[1]  # (batch, K, 1, 1 + N)
             patches = weights[:, :, 0, 1:]
             maps.append(patches / patches.sum(-1, keepdim=True))
@@ -160,8 +166,7 @@ def token_attention(model: CratePreTrainedModel, ids: Tensor, layer: int = -2) -
 
     Rows sum to one. The layer counts from 0, or from the end if negative.
     """
-    if isinstance(encoder_layers(model)[0].attention, TSSA):
-        raise UnavailableError(_NO_PAIRS)
+    _require_pairs(encoder_layers(model)[0].attention)
     layer = layer_index(layer, model.config.num_hidden_layers)
     with eval_mode(model):
         (batch,) = text_passes(model, [{"input_ids": ids[None]}], [layer])

@@ -216,7 +216,7 @@ class LayerStep:
 def uniform_attention(step: LayerStep) -> Tensor | None:
     """Return the layer's update if tokens attended to all tokens alike; None if it has no attention weights."""
     attention = step.layer.attention
-    if not (isinstance(attention, (SubspaceAttention, MHSA)) and attention.pairwise):
+    if not (isinstance(attention, (SubspaceAttention, MHSA)) and attention.weighs_pairs):
         return None
     with torch.no_grad():
         _, _, value = attention.project_heads(step.inputs)

@@ -65,16 +65,15 @@ class ForwardTrace:
     def attention(self, layer: int) -> Tensor:
         """Compute the attention weights of one layer from the tokens that it read, (batch, K, n, n)."""
         with torch.no_grad():
-            weights: Tensor | None = self.layers[layer].attention(self.attention_input(layer), self.mask, True)[1]
-        if weights is None:
-            raise CrateError("attention 'tssa' has no weights between pairs of tokens; use a model with 'mssa'")
+            weights: Tensor = self.layers[layer].attention(self.attention_input(layer), self.mask, True)[1]
         return weights
 
     def attention_of(self, layer: int, token: int) -> Tensor:
         """Compute the attention of one token in one layer, (batch, K, n): a row of `attention`, without the others."""
         attention: Any = self.layers[layer].attention
-        if not isinstance(attention, (SubspaceAttention, MHSA)) or not attention.pairwise:
-            raise UnavailableError("this attention has no weights between pairs of tokens; use a model with 'mssa'")
+        if not isinstance(attention, (SubspaceAttention, MHSA)) or not attention.weighs_pairs:
+            name = getattr(attention, "name", type(attention).__name__)
+            raise UnavailableError(f"attention {name!r} has no weights between pairs of tokens; use a model with 'mssa'")
         with torch.no_grad():
             query, key, value = attention.project_heads(self.attention_input(layer))
             if attention.spec.rotary:

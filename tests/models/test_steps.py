@@ -1,0 +1,86 @@
+"""The derived step along attention, several proximal steps and momentum between layers, against plain loops."""
+
+import pytest
+import torch
+
+from codingrate.models.layers import DecoderLayer, EncoderLayer
+
+from . import naive, toys
+from .test_bad_input import refuses
+
+close = {"rtol": 0, "atol": 1e-10}  # float64 through a few layers
+LAYERS = [(EncoderLayer, naive.encoder_layer), (DecoderLayer, naive.decoder_layer)]
+
+
+def drawn(module):
+    """The module in float64 with every parameter drawn at random."""
+    with torch.no_grad():
+        for parameter in module.double().parameters():
+            parameter.copy_(torch.randn(parameter.shape) * 0.5)
+    return module
+
+
+def same(module, ours, theirs, z):
+    """Assert that two outputs agree, and their gradients in z and in every parameter."""
+    torch.testing.assert_close(ours, theirs, **close)
+    leaves, direction = [z, *module.parameters()], torch.randn_like(ours)
+    for a, b in zip(*(torch.autograd.grad((out * direction).sum(), leaves) for out in (ours, theirs)), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+        assert float(a.abs().max()) > 0
+
+
+@pytest.mark.parametrize("skip", ["normalized", "residual"])
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize(("layer", "reference"), LAYERS, ids=["encoder", "decoder"])
+def test_the_derived_step_is_its_equation(layer, reference, learned, skip):
+    config = toys.vision(step="derived", step_share=0.3, learn_step=learned, skip=skip, step_size=0.3)
+    module, z = drawn(layer(config)), torch.randn(3, 7, 15, dtype=torch.float64, requires_grad=True)
+    weights = dict(module.named_parameters())
+    assert ("step.logit" in weights) == learned
+    same(module, module(z)[0], reference(z, weights, config)[0], z)
+
+
+def test_a_derived_step_of_tied_attention_keeps_tokens_between_start_and_attention():
+    """Z^{l+1/2} = (1 - s)S + s MSSA(S), also for the first tokens alone."""
+    module = drawn(EncoderLayer(toys.vision(attention="mssa-tied", step="derived", step_share=0.3)))
+    z = torch.randn(3, 7, 15, dtype=torch.float64)
+    start = module.attention_norm(z)
+    torch.testing.assert_close(module(z)[1], 0.7 * start + 0.3 * module.attention(start)[0], **close)
+    torch.testing.assert_close(module(z, None, False, 2)[1], module(z)[1][:, :2], **close)
+
+
+def test_a_share_starts_where_the_config_says_and_is_saved(tmp_path):
+    model = toys.build("image-classification", step="derived", step_share=0.2, learn_step=True)
+    shares = [float(layer.step.logit.sigmoid().detach()) for layer in model.crate.layers]
+    assert shares == pytest.approx([0.2, 0.2])
+    with torch.no_grad():
+        model.crate.layers[1].step.logit.fill_(3)
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    assert [float(layer.step.logit.detach()) for layer in again.crate.layers] == pytest.approx([-1.3862944, 3])
+
+
+def test_the_decoder_undoes_a_derived_step_to_second_order():
+    """Without LayerNorm (1 + s)Y - s MSSA(Y) of Y = (1 - s)Z + s MSSA(Z) is Z up to O(s^2)."""
+    errors, z = [], torch.randn(2, 7, 15, dtype=torch.float64)
+    bases = torch.randn(15, 15) * 0.2
+    for share in (0.02, 0.01, 0.005):
+        config = toys.vision(attention="mssa-tied", step="derived", step_share=share, skip="residual")
+        encoder, decoder = EncoderLayer(config).double(), DecoderLayer(config).double()
+        for layer in (encoder, decoder):
+            layer.attention_norm = layer.synthesis_norm = torch.nn.Identity()
+            with torch.no_grad():
+                layer.attention.project.weight.copy_(bases)
+        with torch.no_grad():
+            decoder.synthesis.dictionary.copy_(torch.eye(15))
+            errors.append(float((decoder(encoder(z)[1])[0] - z).norm()))
+    for coarse, fine in zip(errors, errors[1:], strict=False):
+        assert coarse / fine == pytest.approx(4, rel=0.1)
+
+
+def test_impossible_steps_are_refused():
+    refuses("^step 'derived' needs attention 'mssa' or 'mssa-tied', not 'mhsa'$", toys.vision, step="derived",
+            attention="mhsa")  # fmt: skip
+    refuses("^learn_step needs step='derived'", toys.vision, learn_step=True)
+    for share in (0, 1, 1.5):
+        refuses("^step_share is .*; it must lie between 0 and 1$", toys.vision, step="derived", step_share=share)
