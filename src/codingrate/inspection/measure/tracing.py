@@ -73,7 +73,9 @@ class ForwardTrace:
         attention: Any = self.layers[layer].attention
         if not isinstance(attention, (SubspaceAttention, MHSA)) or not attention.weighs_pairs:
             name = getattr(attention, "name", type(attention).__name__)
-            raise UnavailableError(f"attention {name!r} has no weights between pairs of tokens; use a model with 'mssa'")
+            raise UnavailableError(
+                f"attention {name!r} has no weights between pairs of tokens; use a model with 'mssa'"
+            )
         with torch.no_grad():
             query, key, value = attention.project_heads(self.attention_input(layer))
             if attention.spec.rotary:
