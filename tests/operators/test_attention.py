@@ -220,3 +220,28 @@ def test_gradients_in_half_precision_are_those_of_the_products(case, padding, mo
     assert not torch.equal(products, fused)  # two kernels, two roundings
     for result in (products, fused):
         assert float((result - exact).norm() / exact.norm()) < 0.1  # 8 bits of mantissa through about 20 roundings
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@statistics
+def test_token_statistics_in_half_precision_are_those_of_double_precision(case, dtype):
+    """Tokens of size 0, 1e-4 and 300, whose squares half precision cannot hold, in value and gradient."""
+    sizes = torch.tensor([0, 1e-4, 1e-4, 1, 300, 1, 1e-4])[:, None]
+    half = case.build(dtype)
+    z = (torch.randn(2, 7, case.dim) * sizes).to(dtype)
+    direction = torch.randn(2, 7, case.dim).to(dtype)
+    mask = torch.ones(2, 7, dtype=torch.bool)
+    mask[1, :2] = False  # padding in front
+
+    def results(module, z):
+        z = z.detach().requires_grad_()
+        out = module(z, mask)[0]
+        out.backward(direction.to(out.dtype))
+        return [out.detach(), z.grad, *(parameter.grad for parameter in module.parameters())]
+
+    exact = results(copy.deepcopy(half).double(), z.double())
+    for one, other in zip(results(half, z), exact, strict=True):
+        assert one.dtype == dtype
+        assert one.isfinite().all()
+        # the projections, the output map and their gradients round to half precision, a few times each
+        assert float((one.double() - other).norm() / other.norm()) < 8 * torch.finfo(dtype).eps

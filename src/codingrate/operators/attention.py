@@ -297,7 +297,8 @@ class TSSA(SubspaceAttention):
             raise CrateError(
                 "attention 'tssa' has no mask of pairs of tokens; pass one sequence per row and a 2-D mask"
             )
-        w, num_queries = value, query.shape[-2]
+        num_queries = query.shape[-2]
+        w = value.to(torch.promote_types(value.dtype, torch.float32))  # half precision holds neither 1e-12 nor the sums
         real = torch.ones_like(w[:, :1, :, :1]) if mask is None else mask[:, None, :, None].to(w.dtype)
         square = w.square() * real  # (batch, K, n, p); padding counts for nothing
         share = square / self._sum_tokens(square).clamp(min=1e-12)
@@ -307,7 +308,8 @@ class TSSA(SubspaceAttention):
             share = share + self.position_bias[:, (mask.cumsum(-1) - 1).clamp(min=0)].transpose(0, 1)
         membership = (share.sum(-1) * self.temperature).softmax(dim=1)[..., None] * real  # (batch, K, n, 1)
         moment = self._sum_tokens(membership * square) / (self._sum_tokens(membership) + 1e-8)
-        out = -membership * w / (1 + moment)
+        out = (-membership * w / (1 + moment)).to(value.dtype)
+        membership = membership.to(value.dtype)
         attention = torch.diag_embed(membership[..., 0])[:, :, :num_queries] if return_attention else None
         return out[:, :, :num_queries], attention
 
