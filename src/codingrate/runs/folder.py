@@ -217,7 +217,7 @@ class RunFolder:
     def task(self) -> Task:
         """The task of the recipe, or the one that fits the class of the model."""
         if self.recipe is None:
-            return open_task(_inferred_recipe(self.loaded("last"), self.folder), TaskPaths(source=self.source))
+            return open_task(_inferred_recipe(self.loaded("last")), TaskPaths(source=self.source))
         if self.published:
             return open_task(self.recipe, TaskPaths(tokenizer=self.model_folder(), published=True))
         paths = TaskPaths(
@@ -425,7 +425,7 @@ def _enclosing_run(path: Path) -> Path | None:
     return next((folder for folder in folders if (folder / "recipe.yaml").is_file()), None)
 
 
-def _inferred_recipe(model: CratePreTrainedModel, folder: Path | None) -> Recipe:
+def _inferred_recipe(model: CratePreTrainedModel) -> Recipe:
     """Return a recipe for a model that is not part of a run: its task and how it reads images, but no data."""
     config, name = model.config, type(model).__name__
     if name not in TASK_OF_MODEL:
@@ -433,8 +433,7 @@ def _inferred_recipe(model: CratePreTrainedModel, folder: Path | None) -> Recipe
     values: dict[str, Any] = {"task": TASK_OF_MODEL[name], "data": {"name": MUST_GIVE}}
     if config.modality == "vision":
         size = max(config.image_sides)
-        folder = folder or Path(config.name_or_path or "no-folder")  # of a hub id, the folder of its files
-        saved = _saved_transform(folder / "preprocessor_config.json", size)
+        saved = _saved_transform(model, size)
         values["augment"] = {"image_size": size, "channels": config.num_channels, **saved}
     else:
         key = "max_length" if values["task"] == "sequence-classification" else "block"
@@ -442,18 +441,19 @@ def _inferred_recipe(model: CratePreTrainedModel, folder: Path | None) -> Recipe
     return build_recipe(values)
 
 
-def _saved_transform(file: Path, image_size: int) -> dict[str, Any]:
-    """Return the evaluation crop and the normalization that an image processor states."""
+def _saved_transform(model: CratePreTrainedModel, image_size: int) -> dict[str, Any]:
+    """Return the evaluation crop and the normalization that the image processor of a model states."""
     from PIL.Image import Resampling
 
-    if not file.is_file():
+    saved = model.preprocessing
+    if saved is None:
         return {}
     try:
-        saved = json.loads(file.read_text(encoding="utf-8"))
         crop = "center" if saved.get("do_center_crop") else "resize"  # ViT's processor of transformers has no crop
         ratio = {"evaluation_ratio": saved["size"]["shortest_edge"] / image_size} if crop == "center" else {}
         mean, std, filter_name = saved["image_mean"], saved["image_std"], Resampling(saved["resample"]).name.lower()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
+        file = Path(model.config.name_or_path) / "preprocessor_config.json"
         raise CrateError(f"{file}: the image processor cannot be read ({error}); save the model again") from error
     return {"mean": mean, "std": std, "interpolation": filter_name, "evaluation": crop, **ratio}
 

@@ -230,12 +230,11 @@ class Task(ABC):
         """Return the metrics of an evaluation in a few words."""
 
     def save(self, model: CratePreTrainedModel, weights: dict[str, Tensor] | None, folder: Path) -> None:
-        """Write the model for evaluation, its processor and a model card.
+        """Write the model for evaluation with its processor, and a model card.
 
         `weights` are the gathered weights of a sharded model.
         """
         model.save_pretrained(folder, state_dict=weights)
-        self.processor.save_pretrained(folder)
         write_text(folder / "README.md", model_card(model, self.recipe))
 
     # Evaluation, prediction, inspection

@@ -118,6 +118,11 @@ class ImageTask(Task):
 
     # Model
 
+    def build_model(self) -> CratePreTrainedModel:
+        model = super().build_model()
+        model.preprocessing = self.processor.to_dict()
+        return model
+
     def build_vision_model(
         self,
         fields: dict[str, Any] | None = None,
