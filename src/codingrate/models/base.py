@@ -24,6 +24,7 @@ from .embedding import PatchEmbedding, PositionTable, TextEmbedding
 from .layers import EncoderLayer, Layer, Synthesis, orthogonality_gaps
 from .outputs import CrateModelOutput, Trace, can_return_tuple
 from .processing import image_processor, stored_settings
+from .quantize import replace_modules
 
 
 @contextmanager
@@ -58,6 +59,12 @@ class CratePreTrainedModel(PreTrainedModel):
     preprocessing: dict[str, Any] | None = None
     """Settings of the image processor that this model reads images with, as in preprocessor_config.json. None stands
     for the paper's evaluation crop of the config's image size."""
+
+    def post_init(self) -> None:
+        """Initialize the weights, which every model does at the end of its constructor."""
+        super().post_init()
+        if self.config.quantized:
+            replace_modules(self)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

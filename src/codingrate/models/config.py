@@ -146,6 +146,9 @@ class CrateConfig(PreTrainedConfig):
     orthogonality_weight: float | int = 1e-4
     """Weight of the penalty Σ‖UᵀU − I‖² + ‖DᵀD − I‖²."""
 
+    quantized: bool = False
+    """Whether linear maps and ISTA steps have 8-bit weights, for inference; `quantize` sets it."""
+
     # From data to tokens
     image_size: int | list[int] | tuple[int, int] = 224
     """Side, or height and width, of images that fit the position table; for others it is interpolated."""

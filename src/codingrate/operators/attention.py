@@ -176,7 +176,8 @@ class SubspaceAttention(_MultiHead):
         """
         matrix, bias = self.project.weight, self.project.bias
         if type(self.project) is not nn.Linear or is_offloaded(self.project):
-            like = next((p for p in self.project.parameters() if not p.is_meta), torch.empty(0))
+            tensors = (*self.project.parameters(), *self.project.buffers())
+            like = next((t for t in tensors if t.is_floating_point() and not t.is_meta), torch.empty(0))
             units = torch.eye(self.spec.dim + 1, self.spec.dim, dtype=like.dtype, device=like.device)
             images = self.project(units)  # the last row is the image of zero
             matrix, bias = (images[:-1] - images[-1]).mT, images[-1]

@@ -296,7 +296,8 @@ class RunFolder:
                 model = _evaluated_weights(model, folder)
         local = os.environ.get("LOCAL_RANK", "0")  # of several processes on a machine, each has a device of its own
         device = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
-        if device == "cpu" and model.dtype in (torch.float16, torch.bfloat16):  # small files, but slow to compute with
+        half = model.dtype in (torch.float16, torch.bfloat16) and not model.config.quantized
+        if device == "cpu" and half:  # small files, but slow to compute with
             model = cast(Any, model).float()
         model = cast(CratePreTrainedModel, cast(Any, model).eval().to(device))
         return untrained_like(model) if self.before_training else model

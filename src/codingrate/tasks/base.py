@@ -171,6 +171,8 @@ class Task(ABC):
         """Load the model that training starts from, in single precision if it was saved in half."""
         try:
             model = load_model(cast(str, self.paths.source))
+            if model.config.quantized:
+                raise CrateError("its 8-bit weights cannot be trained; give the model before quantization")
             return cast(Any, model).float() if model.dtype in (torch.float16, torch.bfloat16) else model
         except CrateError as error:
             raise CrateError(f"model.from={self.recipe.source}: {error}") from error
