@@ -220,8 +220,8 @@ def segment(
     threshold: Annotated[
         float | None,
         Option(
-            help="Cosine above which two patches are alike, in [0, 1). Default: 0.15; in images in which nothing can be "
-            "cut there, the mean cosine of two patches."
+            help="Cosine above which two patches are alike, in [0, 1). Default: 0.15, or in an image in which "
+            "this separates no patches, the mean cosine of two patches."
         ),
     ] = None,
     layer: LayerOption = None,
@@ -275,9 +275,7 @@ def segment(
     empty = sum(not any(one["segments"] for one in entry["layers"]) for entry in results)
     print(f"{len(rows)} regions in {len(results)} images{f', none in {empty}' if empty else ''}; pictures in {folder}")
     if empty:
-        print(
-            "if too many patches are alike, nothing can be cut; try a --threshold that is nearer to 1, or another --layer"
-        )
+        print("if too many patches are alike, nothing can be cut; try a --threshold nearer to 1, or another --layer")
     print_indented(ABOUT_REGIONS, "", "")
 
 

@@ -205,7 +205,7 @@ class Task(ABC):
     def measure(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Compute the metrics of every sample of a batch, each (batch,), including `loss`.
 
-        This is the only definition of a task's metrics. A metric `weight` weights the means.
+        Evaluations during training have these metrics. A metric `weight` weights the means.
         """
 
     def summarize(self, values: Values) -> dict[str, float]:
