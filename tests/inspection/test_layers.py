@@ -41,9 +41,8 @@ def test_the_verdict_follows_the_prediction_for_the_model(design, compression, n
     panels = {panel.name: panel for panel in layer_panels({"it": table(**values)}, {"it": design})}
     assert (panels["compression"].verdict, panels["sparsity"].verdict) == verdicts
     for name, verdict in zip(("compression", "sparsity"), verdicts, strict=True):
-        assert panels[name].verdict_text == f"Verdict: {verdict}." or (
-            verdict is None and "this one has random weights" in panels[name].verdict_text
-        )
+        words = "this one has random weights" if verdict is None else f"verdict: {verdict}."
+        assert words in panels[name].verdict_text
 
 
 def test_a_rise_is_not_described_as_a_fall():
@@ -54,8 +53,27 @@ def test_a_rise_is_not_described_as_a_fall():
 def test_models_are_judged_each_by_its_own_prediction():
     falling = table(compression=[3.0, 2.0, 1.0], compression_std=0.0)
     panel = layer_panels({"ours": falling, "twin": falling}, {"twin": VIT})[0]
-    assert panel.verdict_text == "Verdict: ours agrees; twin does not agree."
+    assert list(panel.verdicts.items()) == [("ours", "agrees"), ("twin", "does not agree")]
+    assert panel.verdict_text == "ours: expected: falls; verdict: agrees. " + (
+        "twin: expected: does not fall; verdict: does not agree."
+    )
     assert [finding.model for finding in panel.findings] == ["ours", "twin"]
+
+
+def test_a_verdict_stands_after_the_measurement_and_the_prediction_for_the_model():
+    """A ViT in which nothing is sparse agrees with the paper, which predicts just that of it."""
+    sparse, dense = (table(nonzero=values, nonzero_std=0.0) for values in ([0.5, 0.3, 0.4], [1.0, 1.0, 1.0]))
+    panels = layer_panels({"ours": sparse, "twin": dense}, {"twin": VIT})
+    ours, twin = next(panel.judgements() for panel in panels if panel.name == "sparsity")
+    for line, parts in (
+        (ours, ("ours: ", "falls in every layer but the last", "expected: falls", "verdict: agrees")),
+        (twin, ("twin: ", "is 1 in every layer", "expected: does not fall", "verdict: agrees")),
+    ):
+        places = [line.index(part) for part in parts]
+        assert places == sorted(places)
+    falls = {"reduction": [3.0, 2.0, 1.0], "effective_rank": [3.0, 2.0, 1.0], "reduction_std": 0.0}
+    rates = next(panel for panel in layer_panels({"twin": table(**falls)}, {"twin": VIT}) if panel.name == "rates")
+    assert "expected: ΔR does not rise, and the effective rank does not fall; verdict" in rates.judgements()[0]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12])

@@ -81,6 +81,7 @@ def test_several_verdicts_make_one(verdicts, expected):
     assert Verdict.combine(verdicts) is expected
     panel = Panel("p", "", "A prediction.", "", findings=[Finding("x", "x", verdict) for verdict in verdicts])
     assert panel.verdict is expected
+    assert panel.judgements(measured=False) == ([f"Verdict: {expected.value}."] if expected else [])
     assert panel.verdict_text == (f"Verdict: {expected.value}." if expected else f"No verdict: {panel.unjudged}.")
     assert Panel("p", "", "", "").verdict_text == "", "no prediction, no verdict"
 

@@ -10,7 +10,7 @@ MUTANTS = [
             "SAME = 0.5": "SAME = 0.95",
             "SMALLEST = 0.01": "SMALLEST = 0.05",
             "WEAK = 1e-5": "WEAK = 1e-2",
-            "threshold: float = 0.15": "threshold: float = 0.3",
+            "THRESHOLD = 0.15": "THRESHOLD = 0.3",
             "    if corners != 2:\n        return corners < 2\n": "    return corners < 2\n",
             "return corners < 2": "return corners > 2",
             "return corners < 2\n    return bool(above.ravel()[np.abs(vector).argmax()])": (

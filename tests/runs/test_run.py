@@ -19,7 +19,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import codingrate as cr
-from codingrate.recipes import Recipe
+from codingrate.recipes import Recipe, load_recipe, save_recipe
 from codingrate.tasks import ClassificationReport
 from tests.models import released_files
 from tests.pages import Reader
@@ -241,10 +241,29 @@ def test_inspect_compares_models_and_writes_a_report(run, twin, tmp_path):
     assert json.loads((folder / "report.json").read_text()) == brief.to_dict()
     assert report.title in Reader.of((folder / "report.html").read_text()).text
     assert "<iframe" in brief._repr_html_()
+    scores = {score.model: score.value for score in report.outcome.scores}
+    assert scores == {name: accuracy(one, 16) for name, one in (("digits", run), ("vit", twin))}
+    assert all(score.text in Reader.of((folder / "report.html").read_text()).text for score in report.outcome.scores)
     alone = run.inspect(limit=16, layers=[1], checkpoint="best")
+    assert [score.model for score in alone.outcome.scores] == [""]
     assert list(alone.tables) == ["digits"]
     same = run.inspect(limit=16, compare=[str(twin.folder)], batch_size=3)
     pd.testing.assert_frame_equal(same.tables["vit"], report.tables["vit"], rtol=1e-4)
+
+
+def accuracy(run, limit):
+    return run.on_data("digits").evaluate(run.loaded(), limit=limit).top1
+
+
+def test_a_compared_model_is_measured_with_its_own_preprocessing(autoencoder, tmp_path):
+    shutil.copytree(autoencoder.folder, tmp_path / "shifted")
+    recipe = tmp_path / "shifted" / "recipe.yaml"
+    save_recipe(load_recipe(str(recipe), [{"augment.mean": [2.0]}]), recipe)
+    runs = [autoencoder, cr.Run(tmp_path / "shifted")]
+    losses = [run.task.evaluate(run.loaded(), limit=16).loss for run in runs]
+    assert losses[0] != losses[1]
+    scores = autoencoder.inspect(limit=16, layers=[1], compare=runs[1:]).outcome.scores
+    assert [score.value for score in scores] == losses
 
 
 def test_models_that_cannot_be_compared(run, gpt):

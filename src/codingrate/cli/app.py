@@ -14,9 +14,11 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any, cast
 
 import typer
+from rich.markup import escape
 
 from .. import __version__
 from .._distributed import exit_together, first_process
@@ -130,9 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     debug = "--debug" in arguments
     hook, threading.excepthook = threading.excepthook, threading.excepthook if debug else _note_thread
-    command = typer.main.get_command(app)
     try:
-        code = command.main([a for a in arguments if a != "--debug"], prog_name="crate", standalone_mode=False)
+        code = command().main([a for a in arguments if a != "--debug"], prog_name="crate", standalone_mode=False)
         if code == 130:  # typer's own answer to Ctrl-C
             _fail("stopped", 130)
         sys.stdout.flush()
@@ -157,6 +158,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     finally:
         threading.excepthook = hook
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@cache
+def command() -> Any:
+    """Return the command of typer; brackets in its help are text, not markup of rich."""
+    built: Any = typer.main.get_command(app)
+    for one in (built, *built.commands.values()):
+        for part in (one, *one.params):
+            part.help = escape(part.help or "")
+    return built
 
 
 def _note_thread(failure: threading.ExceptHookArgs) -> None:

@@ -169,7 +169,7 @@ class ProgressLine(TrainerCallback):
 
         self.start = self.printed = time.perf_counter()
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.completed}/{task.total}"),
             TimeRemainingColumn(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from PIL import Image
 from .. import inspection
 from ..data import dataset_names, read_picture, text_names
 from ..errors import CrateError
+from ..models.base import CratePreTrainedModel
 from ..recipes.schema import MUST_GIVE
 from ..tasks import Reading, Task
 from .folder import Checkpoint, RunFolder
@@ -51,8 +53,16 @@ def inspect_runs(
             tokenizer=None if vision else run.task.processor,
             history=None if run.run_folder is None or run.before_training else run.metrics_file,
             trained=not (run.untrained or run.before_training),
-            outcome=(lambda images: task.outcome(model, images, own_data, **read)) if has_data else None,
+            outcome=(lambda images: outcome_of(run, model, images)) if has_data else None,
         )
+
+    def outcome_of(run: RunFolder, model: CratePreTrainedModel, images: Sequence[Image.Image]) -> inspection.Outcome:
+        """Measure a model by its own task, with its own preprocessing, on the samples."""
+        own = run.task
+        same = run is runs[0] or (task.modality == "text" and type(own) is type(task))  # equal tokenizers
+        sections: Any = {"data": task.recipe.data, "text": task.recipe.text}
+        by = task if same else type(own)(replace(own.recipe, **sections), own.paths)
+        return by.outcome(model, images, own_data and same, **read)
 
     read: Any = {key: value for key, value in reading.items() if key != "unreadable"}  # counted once
     has_data = task.recipe.data.name != MUST_GIVE

@@ -178,15 +178,18 @@ class Task(ABC):
             raise CrateError(f"model.from={self.recipe.source}: {error}") from error
 
     def log_source(self, source: CratePreTrainedModel, model: CratePreTrainedModel) -> None:
-        """Log which weights of the new model are those of the source model, and which are new."""
-        before = source.state_dict()
-        new = [name for name, value in model.state_dict().items() if not _equal(before.get(name), value)]
-        parts = dict.fromkeys("positions" if ".positions." in name else _part(name) for name in new)
+        """Log which weights of the new model are those of the source model, resized to the new one, or new."""
+        before = {name.removeprefix("crate."): value for name, value in source.state_dict().items()}
+        named = {name.removeprefix("crate."): value for name, value in model.state_dict().items()}
+        new = [name for name, value in named.items() if not _equal(before.get(name), value)]
+        resized = [name for name in new if "embedding.positions." in name and name in before]
+        parts = dict.fromkeys(_part(name) for name in new if name not in resized)
         config = model.config
         shape = f"{config.num_hidden_layers} layers, width {config.hidden_size}, {config.num_attention_heads} heads"
         names = ", ".join(f"{part} ({config.num_labels} outputs)" if part == "head" else part for part in parts)
         logging.getLogger("codingrate").info(
-            f"model.from={self.recipe.source}: took its architecture and weights ({shape}); new: {names or 'nothing'}"
+            f"model.from={self.recipe.source}: took its architecture and weights ({shape}); "
+            f"{'resized: positions; ' if resized else ''}new: {names or 'nothing'}"
         )
 
     @abstractmethod
@@ -204,7 +207,7 @@ class Task(ABC):
     def measure(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Compute the metrics of every sample of a batch, each (batch,), including `loss`.
 
-        This is the only definition of a task's metrics. A metric `weight` weights the means.
+        Evaluations during training have these metrics. A metric `weight` weights the means.
         """
 
     def summarize(self, values: Values) -> dict[str, float]:
@@ -308,7 +311,7 @@ def _equal(one: Tensor | None, other: Tensor) -> bool:
 
 def _part(name: str) -> str:
     """Return the part of a model that a parameter belongs to."""
-    return name.removeprefix("crate.").split(".")[0].removesuffix("_norm")
+    return name.split(".")[0].removesuffix("_norm")
 
 
 def weighted_means(values: Values) -> dict[str, float]:

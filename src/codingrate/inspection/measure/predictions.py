@@ -80,6 +80,12 @@ class Prediction:
         opposite = {Verdict.agrees: Verdict.differs, Verdict.differs: Verdict.agrees}
         return opposite.get(verdict, verdict) if self.denied and verdict is not None else verdict
 
+    @property
+    def text(self) -> str:
+        """The prediction over the layers as the predicate of a sentence."""
+        change = f"does not {self.direction[:-1]}" if self.denied else self.direction
+        return f"{change} (the last layer is not judged)" if self.except_last else change
+
 
 FALLS, RISES = Prediction("falls"), Prediction("rises")
 FALLS_BEFORE_LAST, RISES_BEFORE_LAST = Prediction("falls", except_last=True), Prediction("rises", except_last=True)
@@ -96,6 +102,8 @@ class Finding:
     """None if there is no prediction, or if nothing counts."""
     model: str = ""
     """Name of the model, where a report has several."""
+    expected: str = ""
+    """The prediction for this model, as the predicate of a sentence about the quantity; empty if there is none."""
 
 
 def judge_trend(
@@ -113,7 +121,8 @@ def judge_trend(
     values, own = table[column].tolist(), _errors(table, column, error)
     lead = None if prediction is None else prediction.direction
     verdict = None if prediction is None else prediction.judge_depth(values, own)
-    return Finding(quantity, describe_trend(quantity, values, own, lead), verdict, model)
+    expected = "" if prediction is None else prediction.text
+    return Finding(quantity, describe_trend(quantity, values, own, lead), verdict, model, expected)
 
 
 def judge_reference(
@@ -125,15 +134,19 @@ def judge_reference(
     prediction: Prediction | None = None,
     error: float | None = None,
 ) -> Finding:
-    """Describe in which layers a column lies below another, and judge it; `where` describes the reference."""
+    """Describe in which layers a column lies below another, and judge it; `where` describes the reference.
+
+    `FALLS` predicts that it lies below.
+    """
     values, own = table[column], _errors(table, column, error)
     lower = int((values < table[reference]).sum())
     layers = "every layer" if lower == len(values) else f"{lower} of {len(values)} layers" if lower else "no layer"
-    verdict = None
+    verdict, expected = None, ""
     if prediction is not None:
         verdict = prediction.judge_difference((values - table[reference]).tolist(), own)
+        expected = f"is {'lower' if prediction.direction == 'falls' else 'higher'} than the reference"
     text = f"{quantity} is {values.mean():.3g} on average, where {where}, and lower than that in {layers}"
-    return Finding(quantity, text, verdict)
+    return Finding(quantity, text, verdict, expected=expected)
 
 
 def _errors(table: pd.DataFrame, column: str, error: float | None) -> list[float] | None:
@@ -217,7 +230,8 @@ def judge_training(before: pd.DataFrame, after: pd.DataFrame, *, white_box: bool
         verdict = FALLS.judge_difference([new - old], [math.hypot(old_error, new_error)]) if white_box else None
         end = "the last layer but one" if prediction.except_last and len(after) > 2 else "the last layer"
         text = f"its change from the first to {end} is {new:+.0%}, and was {old:+.0%} before training"
-        findings.append(Finding(f"change of {name} by training", text, verdict))
+        expected = "is lower than before training" if white_box else ""
+        findings.append(Finding(f"the change of {name} over depth", text, verdict, expected=expected))
     return findings
 
 

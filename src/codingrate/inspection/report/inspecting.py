@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -56,7 +56,7 @@ class InspectionReport(Report):
     """Sections at the end of the page by name, each a mapping or a text."""
     notes: Sequence[str] = ()  # sentences at the top of the page
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # table of `layerwise` by the name of the model
-    outcome: Outcome | None = None  # how good the first model is at its task, for the summary
+    outcome: Outcome | None = None  # how good the models are, with samples of the first
 
     def to_dict(self) -> dict[str, Any]:
         """Return every number and sentence as plain values."""
@@ -191,7 +191,7 @@ def inspect_models(
     with show("look inside", 0):
         panels, missing = subject_panels(subjects[0], tables, pixels, layers, designs, token_samples)
     with show("summarize", 0):
-        outcome, failed = _measure_outcome(subjects[0], pixels)
+        outcome, failed = _measure_outcomes(subjects, pixels)
     facts: dict[str, Any] = {}
     for subject in subjects:
         config = subject.model.config
@@ -232,15 +232,22 @@ def _first_images(subject: Subject) -> list[Tensor]:
     return images
 
 
-def _measure_outcome(subject: Subject, pixels: list[Tensor]) -> tuple[Outcome | None, list[str]]:
-    """Measure the subject at its task; return the outcome, or a note on why there is none."""
-    if subject.outcome is None:
-        return None, []
-    augment = subject.augment
-    try:
-        return subject.outcome(unnormalize(torch.stack(pixels), augment) if pixels and augment else []), []
-    except CrateError as error:
-        return None, [f"No accuracy or loss: {error}."]
+def _measure_outcomes(subjects: Sequence[Subject], pixels: list[Tensor]) -> tuple[Outcome | None, list[str]]:
+    """Measure the subjects at their tasks; return all scores with samples of the first, and notes on missing ones."""
+    outcomes: dict[str, Outcome] = {}
+    augment, notes = subjects[0].augment, []
+    images = unnormalize(torch.stack(pixels), augment) if pixels and augment else []
+    for subject in subjects:
+        try:
+            if subject.outcome is not None:
+                outcomes[subject.name] = subject.outcome([] if outcomes else images)
+        except CrateError as error:
+            notes.append(f"No accuracy or loss of {subject.name}: {error}.")
+    if len(subjects) == 1 or not outcomes:
+        return next(iter(outcomes.values()), None), notes
+    first = outcomes.get(subjects[0].name, Outcome())
+    scores = [replace(score, model=name) for name, one in outcomes.items() for score in one.scores]
+    return replace(first, scores=scores), notes
 
 
 def subject_panels(

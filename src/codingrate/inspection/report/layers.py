@@ -232,5 +232,6 @@ def _judge_steps(table: pd.DataFrame, design: Design, model: str) -> list[Findin
             after, before = (standard_errors(table, name) for name in (column, "before"))
             both = None if after is None or before is None else np.hypot(after, before).tolist()
             verdict = FALLS.judge_difference((table[column] - table["before"]).tolist(), both)
-        findings.append(Finding(name, text, verdict, model))
+        expected = "" if verdict is None else "is lower than before"
+        findings.append(Finding(name, text, verdict, model, expected))
     return findings

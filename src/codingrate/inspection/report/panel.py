@@ -59,17 +59,27 @@ class Panel:
             for model in models
         }
 
+    def judgements(self, *, measured: bool = True) -> list[str]:
+        """Return for each model with a verdict what was measured, what the paper predicts of it, and the verdict."""
+        lines = []
+        for model, verdict in self.verdicts.items():
+            own = [finding for finding in self.findings if finding.model == model]
+            predicted = list(dict.fromkeys(finding.expected for finding in own if finding.expected))
+            if len(predicted) > 1:
+                predicted = [f"{finding.quantity} {finding.expected}" for finding in own if finding.expected]
+            parts = [finding.measured for finding in own] if measured else []
+            parts += [f"expected: {', and '.join(predicted)}"] if predicted else []
+            if verdict is not None:
+                text = "; ".join([*parts, f"verdict: {verdict.value}"])
+                lines.append(f"{model}: {text}." if len(self.verdicts) > 1 else f"{text[0].upper()}{text[1:]}.")
+        return lines
+
     @property
     def verdict_text(self) -> str:
-        """The verdicts in a sentence; empty if the paper predicts nothing."""
+        """The predictions and the verdicts in sentences; empty if the paper predicts nothing."""
         if not self.expected:
             return ""
-        verdicts = {model: verdict for model, verdict in self.verdicts.items() if verdict is not None}
-        if not verdicts:
-            return f"No verdict: {self.unjudged}."
-        if len(self.verdicts) == 1:
-            return f"Verdict: {next(iter(verdicts.values())).value}."
-        return f"Verdict: {'; '.join(f'{model} {verdict.value}' for model, verdict in verdicts.items())}."
+        return " ".join(self.judgements(measured=False)) or f"No verdict: {self.unjudged}."
 
 
 def page_charts(panel: Panel) -> list[str]:

@@ -25,18 +25,17 @@ class Score:
     baseline: float | None = None
     baseline_name: str = ""  # such as "most frequent class"
     higher_is_better: bool = False
+    model: str = ""  # name of the model, where a report has several
 
     @property
     def text(self) -> str:
         """The metric and the baseline in a sentence."""
+        value = f"{self.model}{self.model and ': '}{self.name}: {self._format(self.value)}"
         if self.baseline is None:
-            return f"{self.name}: {self._format(self.value)}."
+            return f"{value}."
         gain = self.value - self.baseline
         better = "better" if (gain > 0) == self.higher_is_better and gain else "no better"
-        return (
-            f"{self.name}: {self._format(self.value)}, {better} than the baseline "
-            f"({self.baseline_name}: {self._format(self.baseline)})."
-        )
+        return f"{value}, {better} than the baseline ({self.baseline_name}: {self._format(self.baseline)})."
 
     def _format(self, value: float) -> str:
         return f"{value:.2%}" if self.percent else f"{value:.4f}"
@@ -63,7 +62,7 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Return scores and samples as plain values, without images."""
-        names = ("name", "value", "baseline", "baseline_name")
+        names = ("model", "name", "value", "baseline", "baseline_name")
         scores = [{name: getattr(score, name) for name in names} for score in self.scores]
         parts = ("caption", "correct", "text", "answer")
         return {"scores": scores, "samples": [{name: getattr(one, name) for name in parts} for one in self.samples]}
