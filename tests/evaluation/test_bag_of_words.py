@@ -54,6 +54,14 @@ def test_order_is_not_seen_and_columns_are_kept_apart():
     )  # trained on the other column
 
 
+def test_words_that_only_the_validation_text_has_change_nothing():
+    train, test = reviews(61, 6), reviews(53, 7)
+    longer = {**test, "sentence": [f"{text} unseen{index}" for index, text in enumerate(test["sentence"])]}
+    plain, other = (bag_of_words_metrics(train, split, ["sentence"], ["accuracy"]) for split in (test, longer))
+    assert plain == other
+    assert plain["words"] == len({word for text in train["sentence"] for word in text.split()})
+
+
 def test_numbers_are_fitted_by_ridge():
     train, test = reviews(61, 4, noise=0), reviews(53, 5, noise=0)
     for rows in (train, test):

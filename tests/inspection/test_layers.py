@@ -1,5 +1,6 @@
 """What a report says of the layers follows the numbers, whichever way they go."""
 
+import itertools
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ from matplotlib.figure import Figure
 
 from codingrate.inspection import layerwise
 from codingrate.inspection.report.layers import Design, layer_panels, save_history_figure, training_panels
+from codingrate.operators import ATTENTION, SPARSIFIERS
 from tests.models import toys
 from tests.refusals import refused
 
@@ -44,6 +46,14 @@ def test_the_verdict_follows_the_prediction_for_the_model(design, compression, n
         assert panels[name].verdict_text == f"Verdict: {verdict}." or (
             verdict is None and "this one has random weights" in panels[name].verdict_text
         )
+
+
+def test_what_is_predicted_follows_the_operators_of_the_model():
+    for attention, sparsifier in itertools.product(ATTENTION.names(), SPARSIFIERS.names()):
+        design = Design.of(toys.vision(attention=attention, sparsifier=sparsifier))
+        expected = (True, attention != "mhsa", sparsifier in ("ista", "ista-soft", "odl", "prox"))
+        assert design == expected, (attention, sparsifier)
+        assert not Design.of(toys.vision(attention=attention, sparsifier=sparsifier), trained=False).trained
 
 
 def test_a_rise_is_not_described_as_a_fall():

@@ -67,10 +67,15 @@ def test_verdicts_over_depth():
         ([-9, 1, 1], 0, PART),
         ([-9, 1, 1], 1.5, AGREES),
         ([-0.1, 0.1], 1, None),
+        ([-1, -1, -1, -1], 1.2, AGREES),  # no layer exceeds its error; their mean does, with half of it
+        ([1, 1, 1, 1], 1.2, DIFFERS),
+        ([-1, -1, -1, -1], 2.1, None),
+        ([3, -1, -1, -1, -1, -4], [0, 2, 2, 2, 2, 9], DIFFERS),  # the mean, -0.8 ± 1.6, counts neither way
     ],
 )
 def test_verdicts_against_a_reference(differences, error, verdict):
-    assert FALLS.judge_difference(differences, [error] * len(differences)) is verdict
+    errors = error if isinstance(error, list) else [error] * len(differences)
+    assert FALLS.judge_difference(differences, errors) is verdict
 
 
 @pytest.mark.parametrize(
