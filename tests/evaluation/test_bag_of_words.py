@@ -1,6 +1,7 @@
 """The bag of words: what it may see, and the fit against one written out."""
 
 import numpy as np
+import pytest
 from scipy.optimize import minimize
 
 from codingrate.evaluation import bag_of_words_metrics
@@ -68,6 +69,20 @@ def test_numbers_are_fitted_by_ridge():
         rows["label"] = [4.5 if label else 0.5 for label in rows["label"]]
     found = bag_of_words_metrics(train, test, ["sentence"], ["pearson", "spearman"])
     assert found["pearson"] > 0.95
+
+
+def test_the_strength_of_a_ridge_regression_is_one_over_its_penalty():
+    train, test = reviews(61, 8, noise=0.4), reviews(53, 9, noise=0.4)
+    found = bag_of_words_metrics(train, test, ["sentence"], ["pearson"])
+    assert found["strength"] != 1
+    vocabulary = sorted({word for text in train["sentence"] for word in text.split()})
+    x, x_test = (
+        np.array([[float(word in text.split()) for word in vocabulary] for text in rows["sentence"]])
+        for rows in (train, test)
+    )
+    y, centered = np.array(train["label"]), x - x.mean(axis=0)  # ‖Xw + b − y‖² + ‖w‖²/strength
+    w = np.linalg.solve(centered.T @ centered + np.eye(x.shape[1]) / found["strength"], centered.T @ (y - y.mean()))
+    assert found["pearson"] == pytest.approx(np.corrcoef(x_test @ w, test["label"])[0, 1], rel=1e-3)
 
 
 def test_too_few_sentences():

@@ -138,6 +138,20 @@ def test_the_ranking_switches_off_one_head_after_the_other():
     assert other["before"][0] == pytest.approx(float(before[2]), abs=1e-6)
 
 
+@pytest.mark.parametrize("position", [0, 2, -1])
+def test_the_ranking_of_a_text_model_is_for_the_answer_at_a_position(position):
+    torch.manual_seed(0)
+    model = cr.models.CrateForCausalLM(toys.causal()).eval()
+    ids = torch.randint(0, 29, (1, 5))
+    table = rank_heads(model, position=position, input_ids=ids)
+    with torch.no_grad():
+        before = model(input_ids=ids).logits[0, position].softmax(-1)
+        for row in table.itertuples():
+            after = intervene(model, Intervention(heads=[(row.layer, row.head)]))(input_ids=ids).logits[0, position]
+            assert row.before == pytest.approx(float(before.max()), abs=1e-6)
+            assert row.after == pytest.approx(float(after.softmax(-1)[before.argmax()]), abs=1e-6)
+
+
 def test_plain_values_reproduce_an_intervention():
     intervention = Intervention(heads=[[2, 1], [1, 3], (2, 1)], sparsity=0.5, layers=2)
     assert intervention.heads == ((1, 3), (2, 1))

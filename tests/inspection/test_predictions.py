@@ -123,6 +123,23 @@ def test_the_error_of_a_change_is_that_of_both_its_values(errors, sign):
     assert step_signs([3, 2], errors) == [sign]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "error", "verdict"),
+    [
+        ([10, 7], [10, 2], 5, AGREES),  # the quotient 0.2 has the error 0.2 · 5/10 = 0.1
+        ([2, 10.4], [2, 10], 0.1, None),  # the quotient 5 has the error 5 · 0.1/2 = 0.25
+    ],
+)
+def test_the_error_of_a_relative_change_is_that_of_the_quotient(before, after, error, verdict):
+    def rows(values, errors):
+        return pd.DataFrame(
+            {"layer": [1, 2], "compression": values, "compression_std": errors, "nonzero": 0.5, "samples": 1}
+        )
+
+    findings = judge_training(rows(before, [0, 0]), rows(after, [error, 0]))
+    assert findings[1].verdict is verdict
+
+
 def test_training_has_to_make_both_terms_fall_by_more():
     def rows(compression, nonzero):
         return pd.DataFrame({"layer": [1, 2, 3, 4], "compression": compression, "nonzero": nonzero})

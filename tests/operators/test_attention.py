@@ -84,6 +84,19 @@ def test_the_future_cannot_be_seen(case):
         torch.testing.assert_close(shorter, whole[:, : t + 1], rtol=0, atol=1e-12)
 
 
+@every
+@pytest.mark.parametrize("padding", [None, "right", "left"])
+def test_the_first_queries_alone_are_those_of_all(case, padding):
+    module = case.build()
+    mask = None if padding is None else right_padding() if padding == "right" else right_padding().flip(1)
+    z = case.tokens(3, 7)
+    whole, attention = module(z, mask, True)
+    for fused in (True, False):
+        out, part = module(z, mask, not fused, 3)
+        torch.testing.assert_close(out, whole[:, :3], rtol=0, atol=1e-12)
+        assert fused or torch.equal(part, attention[:, :, :3])
+
+
 class Kept:
     """The plainest past: everything in one tensor each."""
 
