@@ -173,7 +173,7 @@ MUTANTS = [
     ),
     *mutants(
         "models/autoencoder.py",
-        "tests/models/test_against_pseudocode.py tests/models/test_outputs.py tests/tasks/test_autoencoding.py",
+        "tests/models/test_pooling.py tests/models/test_outputs.py tests/tasks/test_autoencoding.py",
         {"errors.sum(dim=1) / counted.sum(dim=1).clamp(min=1)": "errors.sum(dim=1) / counted.shape[1]"},
     ),
     *mutants(
