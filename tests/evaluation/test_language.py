@@ -210,6 +210,22 @@ def test_lambada_is_decoding_word_by_word(generate):
         assert lambada_accuracy(model, tokenizer, [f"one two {word.upper()}"], generate=True).accuracy == 1
 
 
+def test_every_passage_is_cut_for_its_own_word():
+    tokenizer, model = load_tokenizer("bytes"), Knows("")
+    texts = ["x" * 55 + " a", "one " + "b" * 30]  # 64 bytes fit: 55 + 2, and 3 + 31
+    assert [lambada_accuracy(model, tokenizer, texts, batch_size=size).cut for size in (1, 2)] == [0, 0]
+
+
+def test_contexts_of_unequal_length_continue_in_a_batch_as_they_do_alone():
+    tokenizer = load_tokenizer("bytes")
+    model = toys.build("causal-lm", vocab_size=257, max_position_embeddings=41, eos_token_id=256).eval()
+    contexts = [list(text.encode()) for text in ("\na rose", "\n" + "no said the owl" * 2, "\nx")]
+    together = language._continuations(model, tokenizer, contexts, torch.device("cpu"))
+    alone = [language._continuations(model, tokenizer, [context], torch.device("cpu"))[0] for context in contexts]
+    assert together == alone
+    assert len(set(alone)) == 3, "the context decides"
+
+
 def test_passages_that_have_no_last_word():
     model, tokenizer = toys.build("causal-lm", vocab_size=257), load_tokenizer("bytes")
     refused("text 2 has fewer than two words", lambada_accuracy, model, tokenizer, ["a b", "alone"])

@@ -18,6 +18,9 @@ MUTANTS = [
             "integers(len(ids) - block, size": "integers(len(ids) // 2 - block, size",
             "start = len(context) - 1 - (longest - keep)": "start = len(context) - (longest - keep)",
             "rest = total - span - full * stride": "rest = 0",
+            '_pad([[1] * len(context) for context in contexts], "left")': (
+                '_pad([[1] * len(context) for context in contexts], "right")'
+            ),
             "block: int = 1024,\n    batch_size: int = 4,\n    iterations: int = 1000": (
                 "block: int = 1024,\n    batch_size: int = 4,\n    iterations: int = 100"
             ),
@@ -73,6 +76,7 @@ MUTANTS = [
                 'f1_score(labels, predictions, zero_division=0, average="macro")'
             ),
             "CountVectorizer(binary=True,": "CountVectorizer(binary=False,",
+            ".fit(train[name])": ".fit([*train[name], *validation[name]])",
         },
     ),
     *mutants(
