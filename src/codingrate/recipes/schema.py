@@ -246,7 +246,10 @@ class RunSection:
     log_steps: PositiveInt = 10
     """Steps between log entries."""
     layerwise_epochs: NonNegativeFloat = 0.0
-    """Epochs between layer-wise measurements on a fixed batch; 0 disables them, and so does FSDP with a stream."""
+    """Epochs between layer-wise measurements on a fixed batch, or a fraction of an epoch; 0 disables them, and so does
+    FSDP with a stream."""
+    layerwise_steps: PositiveInt | None = None
+    """Steps between layer-wise measurements, instead of epochs."""
     layerwise_images: PositiveInt = 32
     """Number of images or text samples in that batch."""
     layerwise_protocol: Literal["short", "paper"] = "short"
