@@ -169,15 +169,16 @@ class CrateTrainer(Trainer):
         """Train on one batch. Nothing here waits for the device; `_check_loss` looks at the loss from time to time."""
         loss: Tensor = super().training_step(model, *args, **kwargs)
         now = torch.stack([torch.full_like(loss, self.state.global_step, dtype=torch.float64), loss.double()])
+        own = loss * self.current_gradient_accumulation_steps  # Trainer returns the batch's share of the step's mean
         if self._recent_loss is None or self._diverged is None:
-            self._recent_loss, self._diverged = loss, torch.full_like(now, -1)
-        self._recent_loss = 0.9 * self._recent_loss + 0.1 * loss
+            self._recent_loss, self._diverged = own, torch.full_like(now, -1)
+        self._recent_loss = 0.9 * self._recent_loss + 0.1 * own
         self._diverged = torch.where((self._diverged[0] < 0) & ~loss.isfinite(), now, self._diverged)
         return loss
 
     @property
     def recent_loss(self) -> float:
-        """Running mean of the loss over some ten steps. Reading it waits for the device."""
+        """Running mean of the loss over some ten batches. Reading it waits for the device."""
         return math.nan if self._recent_loss is None else float(self._recent_loss)
 
     def _check_loss(self) -> None:
