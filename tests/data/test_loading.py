@@ -117,8 +117,8 @@ def test_corrupt_files_are_skipped_and_named(folder, workers, streaming):
         corrupt.add(batch)
     assert corrupt.finish() == (str(broken),)
     assert len(joined(found)[1]) == 23
-    strict = CorruptImages(max_share=0.01, minimum=1)
-    with pytest.raises(CrateError, match=r"1 of \d+ images cannot be read, .*005\.png"):
+    strict = CorruptImages(max_share=0.01, total=24)
+    with pytest.raises(CrateError, match=r"1 of 24 images cannot be read, .*005\.png"):
         any(strict.add(batch) for batch in found)
 
 

@@ -114,6 +114,40 @@ def test_settings_of_execution_may_change_on_resuming(tmp_path, uninterrupted, i
     assert names(cut) == ["checkpoint-12"]
 
 
+def test_the_interval_between_checkpoints_may_change_on_resuming(tmp_path, interrupt, train_few):
+    interrupt(tmp_path / "cut", FIVE, 6)
+    train_few(tmp_path / "cut", {"run.checkpoint_steps": 2, "run.save_total_limit": 9}, resume=True)
+    assert names(tmp_path / "cut") == [f"checkpoint-{step}" for step in (5, 6, 8, 10, 12)]
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "constant"])
+def test_a_run_can_be_made_longer(tmp_path, uninterrupted, monkeypatch, schedule, train_few):
+    """From the checkpoint on, the learning rate is that of the longer run; a constant one gives the same model."""
+    changes, rates, plain = {"schedule.scheduler": schedule}, {}, CrateTrainer.training_step
+
+    def training_step(self, *args, **kwargs):
+        rates[self.state.global_step] = self.optimizer.param_groups[0]["lr"]
+        return plain(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CrateTrainer, "training_step", training_step)
+        whole = uninterrupted(changes)
+        expected = {step: rate for step, rate in rates.items() if step >= 8}
+        train_few(tmp_path / "run", {**changes, "schedule.epochs": 2})
+        rates.clear()
+        train_few(tmp_path / "run", changes, resume=True)
+    assert rates == expected
+    if schedule == "constant":
+        assert_same(saved(whole), saved(tmp_path / "run"))
+    refused(
+        "schedule.epochs=3.0, not 2.0; it can be raised, but not lowered",
+        train_few,
+        tmp_path / "run",
+        {**changes, "schedule.epochs": 2},
+        resume=True,
+    )
+
+
 # Ctrl-C and SIGTERM
 
 

@@ -235,6 +235,10 @@ class TaskHooks(TrainerCallback):
     def __init__(self, trainer: CrateTrainer) -> None:
         self.trainer = trainer
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Log, evaluate and save as often as the recipe says; a checkpoint brings the intervals of its time."""
+        state.compute_steps(args, state.max_steps)
+
     def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
         """Set what depends on the step; everything is a function of it, so that resuming changes nothing."""
         section = self.trainer.recipe.optimizer

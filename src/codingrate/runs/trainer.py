@@ -338,15 +338,21 @@ class CrateTrainer(Trainer):
                 self.ema.load(Path(resume_from_checkpoint), chosen)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        schedule = cast(Any, self.lr_scheduler)
         with _readable(checkpoint):
-            if checkpoint is None or self.is_fsdp_enabled == has_shards(checkpoint):
+            if self.is_fsdp_enabled == has_shards(checkpoint):
                 super()._load_optimizer_and_scheduler(checkpoint)
-                return
-            optimizer = cast(Any, self.optimizer).optimizer  # without accelerate's wrapper
-            load = load_sharded_optimizer if has_shards(checkpoint) else load_whole_optimizer
-            load(cast(nn.Module, self.model), optimizer, checkpoint)
-            scheduler = torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True)
-            cast(Any, self.lr_scheduler).load_state_dict(scheduler)
+            else:
+                optimizer = cast(Any, self.optimizer).optimizer  # without accelerate's wrapper
+                load = load_sharded_optimizer if has_shards(checkpoint) else load_whole_optimizer
+                load(cast(nn.Module, self.model), optimizer, checkpoint)
+                schedule.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True))
+        for group, rate, factor in zip(
+            schedule.optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
+        ):
+            group["lr"] = rate * factor(schedule.last_epoch)  # of the present length, if the run was made longer
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with _readable(checkpoint):

@@ -17,6 +17,7 @@ from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from .._files import atomic_folder
+from .._progress import progress
 from .._state import preserved_random_state, quiet_transformers
 from ..data import loader_errors
 from ..errors import CrateError
@@ -28,7 +29,7 @@ from ..recipes.files import Overrides
 from ..tasks import Task
 from ..tasks.base import balanced_samples
 from .callbacks import AverageWeights, Layerwise, Metrics, Milestones, ProgressLine, SavedModels, TaskHooks
-from .folder import resumed_recipe
+from .folder import no_progress, resumed_recipe
 from .interruption import TrainingStopped, interruptible
 from .manifest import write_manifest
 from .trainer import CrateTrainer
@@ -69,6 +70,7 @@ def train(
     run, checkpoint = Run.start(output, recipe, resume=resume)
     with run.lock, preserved_random_state(), quiet_transformers():
         task = run.task
+        run.find_unreadable(resume=resume, progress=no_progress if quiet else progress)
         trainer = build_trainer(run, task, task.build_model(), quiet)
         if trainer.is_world_process_zero():
             run.check_data(resume=checkpoint is not None)
