@@ -41,11 +41,11 @@ class UnreadableImages:
 
     def leave_out(self, splits: Mapping[str, Any], image: str) -> dict[str, Any]:
         """Return the splits without the named images."""
-        return (
-            {split: self._readable(split, part, image) for split, part in splits.items()} if self.names else {**splits}
-        )
+        return {split: self._readable(split, part, image) for split, part in splits.items()}
 
     def _readable(self, split: str, part: Any, image: str) -> Any:
+        if not self.names:
+            return part
         flat = part.select_columns([image]).flatten()
         paths = flat[f"{image}.path"] if f"{image}.path" in flat.column_names else [None] * len(part)
         names = ({_row_name(split, row), path and self._below(path)} for row, path in enumerate(paths))

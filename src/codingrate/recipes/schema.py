@@ -104,7 +104,8 @@ class DataSection:
     workers: Annotated[int, Field(ge=0, le=1024), NUMBER] = 2
     """Number of loader processes per training process; they decode and crop images."""
     max_corrupt: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.01
-    """Share of unreadable images above which training stops."""
+    """Largest share of images that may be unreadable; they are left out. It is judged over all images before the first
+    epoch, and over those read so far of a stream."""
 
 
 @dataclass(frozen=True, config=SECTION)

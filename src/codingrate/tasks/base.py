@@ -143,6 +143,7 @@ class Task(ABC):
 
     def find_unreadable(self, open_progress: OpenProgress) -> None:
         """Look for samples that cannot be read, before training; they are left out, and too many are an error."""
+        del open_progress
 
     @cached_property
     @abstractmethod
