@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer, TrainerState
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 
+from .._files import write_problem
 from .._state import preserved_random_state
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
@@ -313,8 +314,9 @@ class CrateTrainer(Trainer):
             if self.args.should_save:
                 write_manifest(written)
         except (OSError, RuntimeError, SafetensorError) as error:
+            why = write_problem(folder, error) or " ".join(str(error).split())
             shutil.rmtree(folder / STAGING, ignore_errors=True)
-            raise CrateError(_write_failure(folder, name, error)) from error
+            raise CrateError(_write_failure(folder, name, why)) from error
         finally:
             self._staging = False
         if self.args.should_save:
@@ -393,8 +395,7 @@ def _check_state(state: TrainerState) -> None:
         raise ValueError(f"{TRAINER_STATE_NAME} has values of the wrong type")
 
 
-def _write_failure(folder: Path, name: str, error: Exception) -> str:
+def _write_failure(folder: Path, name: str, why: str) -> str:
     good = checkpoints(folder)
     left = f"the last good checkpoint is {good[-1].name}" if good else "there is no earlier checkpoint"
-    why = getattr(error, "strerror", None) or " ".join(str(error).split())
     return f"cannot write {folder / name}: {why}; {left}; free some space and continue with --resume"
