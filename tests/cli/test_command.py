@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import random
 import re
+import signal
 import string
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from codingrate import CrateError
+from codingrate._files import atomic_folder
 from codingrate.cli import main
 from codingrate.cli.app import command
 from codingrate.cli.output import print_table
@@ -253,3 +256,25 @@ def test_the_command_keeps_freed_memory():
         for mode in ("default", "keep")
     }
     assert faults["keep"] < 0.1 * faults["default"]
+
+
+def test_a_terminated_command_leaves_no_temporary_folder(tmp_path, monkeypatch):
+    def work(pattern):
+        with atomic_folder(tmp_path / "report") as draft:
+            (draft / "report.html").write_text("half")
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0)  # a signal is handled between two operations
+
+    def fail(number, frame):
+        raise AssertionError("not handled by the command")
+
+    monkeypatch.setattr("codingrate.models.presets.list_models", work)
+    before = signal.signal(signal.SIGTERM, fail)
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            main(["models"])
+        assert stopped.value.code == 128 + signal.SIGTERM
+        assert signal.getsignal(signal.SIGTERM) is fail
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert list(tmp_path.iterdir()) == []

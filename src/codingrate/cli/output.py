@@ -7,8 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,10 +16,9 @@ import typer
 from typer import Argument, Option
 
 from .._distributed import first_process
+from .._progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..runs import Run
     from ..runs.folder import Checkpoint
 
@@ -150,19 +148,6 @@ def print_note(text: str) -> None:
     """Print a note on standard error."""
     if first_process():
         print(f"note: {text}", file=sys.stderr)
-
-
-@contextmanager
-def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
-    """Show a progress bar on standard error, and yield a function that advances it. A total of 0 means unknown."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import Progress
-
-    quiet = not sys.stderr.isatty() or not first_process()
-    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
-        task = bar.add_task(escape(description), total=total or None)
-        yield lambda amount=1: bar.advance(task, amount)
 
 
 def thousands(value: float) -> str:

@@ -104,7 +104,8 @@ class DataSection:
     workers: Annotated[int, Field(ge=0, le=1024), NUMBER] = 2
     """Number of loader processes per training process; they decode and crop images."""
     max_corrupt: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.01
-    """Share of unreadable images above which training stops."""
+    """Largest share of images that may be unreadable; they are left out. It is judged over all images before the first
+    epoch, and over those read so far of a stream."""
 
 
 @dataclass(frozen=True, config=SECTION)
@@ -246,7 +247,10 @@ class RunSection:
     log_steps: PositiveInt = 10
     """Steps between log entries."""
     layerwise_epochs: NonNegativeFloat = 0.0
-    """Epochs between layer-wise measurements on a fixed batch; 0 disables them, and so does FSDP with a stream."""
+    """Epochs between layer-wise measurements on a fixed batch, or a fraction of an epoch; 0 disables them, and so does
+    FSDP with a stream."""
+    layerwise_steps: PositiveInt | None = None
+    """Steps between layer-wise measurements, instead of epochs."""
     layerwise_images: PositiveInt = 32
     """Number of images or text samples in that batch."""
     layerwise_protocol: Literal["short", "paper"] = "short"

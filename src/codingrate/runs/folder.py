@@ -7,8 +7,8 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from math import nan
 from pathlib import Path
@@ -32,6 +32,7 @@ from ..recipes import Recipe, build_recipe, load_recipe, save_recipe
 from ..recipes.files import Overrides
 from ..recipes.schema import MUST_GIVE
 from ..tasks import TASK_OF_MODEL, Task, TaskPaths, open_task
+from ..tasks.base import OpenProgress as Progress
 from .lock import LOCK, folder_lock
 from .manifest import MANIFEST, check_manifest, find_damage
 
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 Checkpoint = Literal["last", "best"] | int
 """The last or the best model of a run, or the checkpoint of a training step."""
-Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
-"""Opens a progress bar with a description and a total, and yields a function that advances it."""
 
 UNTRAINED = "untrained"
 """Name that stands for a run's own model with random weights in a comparison."""
@@ -51,10 +50,13 @@ SAMPLE = "sample.json"
 STAGING = ".writing"
 """Folder in which a checkpoint is written before it is moved among the others."""
 MAY_CHANGE = (
-    "data.path", "data.workers", "text.cache", "run.per_device_batch_size", "run.log_steps", "run.save_total_limit",
-    "run.checkpoint_steps", "run.milestones", "run.fsdp",
+    "data.path", "data.workers", "data.max_corrupt", "text.cache", "run.per_device_batch_size", "run.log_steps",
+    "run.save_total_limit", "run.checkpoint_epochs", "run.checkpoint_steps", "run.milestones", "run.layerwise_epochs",
+    "run.layerwise_steps", "run.fsdp",
 )  # fmt: skip
 """Recipe keys that may differ when a run is resumed: where and how it runs, not what it computes."""
+MAY_GROW = ("schedule.epochs", "schedule.steps")
+"""Recipe keys that may be larger when a run is resumed, which makes it longer."""
 
 
 @contextmanager
@@ -140,6 +142,11 @@ class RunFolder:
         """Write recipe.yaml, which makes the folder a run."""
         save_recipe(cast(Recipe, self._recipe), self._root / "recipe.yaml")
 
+    def find_unreadable(self, *, resume: bool, progress: Progress) -> None:
+        """Look for images that cannot be read when a run is started. A resumed run leaves out the same ones."""
+        if not resume or read_sealed(self._root / "data.json") is None:
+            self.task.find_unreadable(progress)
+
     def check_data(self, *, resume: bool) -> None:
         """Write the fingerprint of the data to data.json, or refuse to resume the run if the data have changed."""
         data, file = self.task.data, self._root / "data.json"
@@ -154,7 +161,7 @@ class RunFolder:
             note = "%s is missing or damaged; a change of the data since the run was started cannot be noticed"
             logging.getLogger("codingrate").warning(note, file)
         if before is None:
-            write_sealed(file, now)
+            write_sealed(file, {**now, "unreadable": self.task.unreadable})
 
     @property
     def _root(self) -> Path:
@@ -221,7 +228,10 @@ class RunFolder:
         if self.published:
             return open_task(self.recipe, TaskPaths(tokenizer=self.model_folder(), published=True))
         paths = TaskPaths(
-            source=resolve_source(self.recipe.source), tokenizer=self._root / "tokenizer", tokens=self._root / "tokens"
+            source=resolve_source(self.recipe.source),
+            tokenizer=self._root / "tokenizer",
+            tokens=self._root / "tokens",
+            unreadable=tuple((read_sealed(self._root / "data.json") or {}).get("unreadable", ())),
         )
         return open_task(self.recipe, paths)
 
@@ -471,16 +481,17 @@ def _evaluated_weights(model: CratePreTrainedModel, folder: Path) -> CratePreTra
 
 def check_same_recipe(folder: Path, recipe: Recipe) -> None:
     """Refuse a folder without a run, or with a run that has another recipe in more than how it is executed."""
-    before = resumed_recipe(folder)
-    if before is None:
+    started = resumed_recipe(folder)
+    if started is None:
         raise CrateError(f"{folder}: there is no run to resume; leave out --resume")
-    old, new = _flat(before.to_dict()), _flat(recipe.to_dict())
-    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key) and key not in MAY_CHANGE]
-    if changed:
-        key = changed[0]
+    old, new = _flat(started.to_dict()), _flat(recipe.to_dict())
+    for key in sorted({*old, *new}):
+        before, now = old.get(key), new.get(key)
+        if before == now or key in MAY_CHANGE or (key in MAY_GROW and None not in (before, now) and now > before):
+            continue
+        advice = "it can be raised, but not lowered" if key in MAY_GROW else "resume it with the same recipe"
         raise CrateError(
-            f"{folder}: the run was started with {key}={old.get(key)}, not {new.get(key)}; "
-            "resume it with the same recipe or use another --output"
+            f"{folder}: the run was started with {key}={before}, not {now}; {advice}, or use another --output"
         )
 
 

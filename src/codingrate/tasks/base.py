@@ -7,6 +7,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +42,10 @@ Progress = Callable[[int], None]
 """A function that is told how many samples were just processed."""
 
 
+OpenProgress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
+"""Opens a progress bar with a description and a total, and yields a function that advances it."""
+
+
 def no_progress(count: int) -> None:
     """Ignore the progress."""
 
@@ -59,6 +64,8 @@ class TaskPaths:
     """Folder in which the tokenizer is kept, so that a resumed run does not learn another one."""
     tokens: Path | None = None
     """Folder for tokenized text."""
+    unreadable: tuple[str, ...] = ()
+    """Names of the images that could not be read when the run was started, and are left out since."""
     published: bool = False
     """Whether the run is a published one: the data that it was trained on are elsewhere."""
 
@@ -125,9 +132,18 @@ class Task(ABC):
         whole = held_out and (path is not None or name not in (*dataset_names(), *text_names()))
         share = 1.0 if whole else None
         data = replace(self.recipe.data, name=name, path=path, streaming=False, test_share=share)
-        return type(self)(replace(self.recipe, data=data), self.paths)
+        return type(self)(replace(self.recipe, data=data), replace(self.paths, unreadable=()))
 
     # Data
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Names of the samples of the dataset that are left out because they cannot be read."""
+        return ()
+
+    def find_unreadable(self, open_progress: OpenProgress) -> None:
+        """Look for samples that cannot be read, before training; they are left out, and too many are an error."""
+        del open_progress
 
     @cached_property
     @abstractmethod
@@ -152,7 +168,7 @@ class Task(ABC):
         return batch
 
     def check_unreadable(self) -> tuple[str, ...]:
-        """Return the names of samples that could not be read since the last call; too many are an error."""
+        """Return the names of samples that could not be read in training since the last call; too many are an error."""
         return ()
 
     def prepare(self, batch: dict[str, Any], seed: int | None, model: CratePreTrainedModel) -> dict[str, Any]:
