@@ -33,7 +33,7 @@ class EvaluationReport(Report):
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics by name."""
-        counts = ("images", "tokens", "samples", "total", "unreadable", "block", "stride")
+        counts = ("images", "tokens", "samples", "total", "unreadable", "block", "stride", "ends")
         times = ("seconds", "images_per_second")
         numbers = {name: value for name, value in self.to_dict().items() if type(value) in (int, float)}
         return {name: value for name, value in numbers.items() if name not in (*counts, *times)}

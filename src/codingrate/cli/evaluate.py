@@ -182,6 +182,7 @@ def _show(report: Any, title: str) -> None:
         print(
             f"{title}: {report.cross_entropy:.4f} nats per token, perplexity {report.perplexity:.2f}, "
             f"{report.bits_per_byte:.4f} bits per byte; {_counted(report.tokens, report.total, 'tokens')}, "
+            f"{report.ends:,} of them ends of documents, "
             f"windows of {report.block}"
         )
     elif isinstance(report, SentenceReport):
