@@ -294,7 +294,8 @@ class Run(RunFolder):
         """Fine-tune the whole model with a new head and return the new run.
 
         The recipe is the paper's (`finetune-cifar10`) with model, data, seed and image format of the run. The paper's
-        augmentation is made for color images; runs on gray images keep their own.
+        augmentation is made for color images; runs on gray images keep their own. With little data, settings that are
+        not in `overrides` follow their amount, see `codingrate.recipes.fit_to_data`.
         """
         from .training import train
 
