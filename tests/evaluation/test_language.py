@@ -80,6 +80,26 @@ def test_defaults_limit_and_mode():
     assert report.cross_entropy == pytest.approx(one_by_one, rel=1e-12)  # sums of another batch are rounded otherwise
 
 
+@pytest.mark.parametrize("stride", [1, 5])
+def test_ends_of_documents_are_context_but_need_not_count(tmp_path, stride):
+    tokens = packed(tmp_path, ["", "a document", "", "b", "the last one of them all"])
+    model = causal(vocab_size=257, eos_token_id=256)
+    ids = tokens.array()
+    losses, _ = naive(model, ids, BLOCK, stride)
+    words = ids[1:] != 256
+    every = perplexity(model, tokens, stride=stride, batch_size=1)
+    assert (every.tokens, every.ends) == (len(ids) - 1, 4), "the first token, an end, is not predicted"
+    assert every.cross_entropy == pytest.approx(np.mean(losses), rel=1e-10)
+    report = perplexity(model, tokens, stride=stride, batch_size=1, end_of_document=False)
+    assert (report.tokens, report.ends) == (words.sum(), 0)
+    assert report.cross_entropy == pytest.approx(np.array(losses)[words].mean(), rel=1e-10)
+    size = tokens.bytes
+    assert report.bits_per_byte == pytest.approx(report.cross_entropy / math.log(2), rel=1e-12), "a token is a byte"
+    assert every.bits_per_byte == pytest.approx(every.cross_entropy * (size + 5) / size / math.log(2), rel=1e-12)
+    refused("has no eos_token_id", perplexity, causal(eos_token_id=None), ids % 29, end_of_document=False)
+    refused("no tokens to predict but ends", perplexity, model, np.full(9, 256), end_of_document=False)
+
+
 def test_bits_per_byte_compare_tokenizers(tmp_path):
     """A model that gives every id the same probability: log V nats a token, whatever the text."""
     text = "Grüße, " * 30

@@ -23,6 +23,11 @@ TaskName = Literal[
 ]
 
 Separator = Literal["document", "line", "paragraph"]
+Following = Literal[
+    "schedule.batch_size", "schedule.epochs", "schedule.warmup_epochs", "schedule.warmup_steps", "optimizer.lr",
+    "augment.rand_augment", "augment.crop_scale", "run.evaluate_epochs", "run.checkpoint_epochs",
+]  # fmt: skip
+"""Recipe keys that can follow the amount of data."""
 
 
 def _printable(text: str) -> str:
@@ -193,6 +198,11 @@ class ScheduleSection:
     """Decay of the learning rate after the warm-up."""
     final_lr: NonNegativeFloat = 0.0
     """Learning rate at the end."""
+    made_for: PositiveInt | None = None
+    """Number of training samples that the recipe is made for. With less than half of it, batch size, epochs, warm-up,
+    the rate of fine-tuning and augmentation follow the amount of data, unless you set them. Default: they never do."""
+    fixed: tuple[Following, ...] = ()
+    """Keys that do not follow the amount of data; those that you set are added."""
 
 
 @dataclass(frozen=True, config=SECTION)

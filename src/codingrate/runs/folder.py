@@ -28,7 +28,7 @@ from ..models.checkpoint_file import read_named
 from ..models.loading import load_model, load_weights, untrained_like
 from ..models.presets import create_model, list_models
 from ..models.pretrained import pretrained_folder, pretrained_names
-from ..recipes import Recipe, build_recipe, load_recipe, save_recipe
+from ..recipes import Recipe, build_recipe, describe_fit, fit_to_data, load_recipe, save_recipe
 from ..recipes.files import Overrides
 from ..recipes.schema import MUST_GIVE
 from ..tasks import TASK_OF_MODEL, Task, TaskPaths, open_task
@@ -137,6 +137,17 @@ class RunFolder:
             checkpoint = _latest_checkpoint(run.checkpoints_folder) if resume else None
             run.lock = stack.pop_all()
         return run, checkpoint
+
+    def fit_to_data(self) -> None:
+        """Let settings of the recipe follow the amount of training data, and log which ones changed."""
+        recipe, task, train = cast(Recipe, self._recipe), self.task, self.task.datasets()[0]
+        samples = len(train) if hasattr(train, "__len__") else recipe.schedule.made_for
+        fitted = fit_to_data(recipe, cast(int, samples))
+        if change := describe_fit(recipe, fitted, cast(int, samples)):
+            logging.getLogger("codingrate").info(change)
+        self._recipe = self.recipe = fitted
+        self.task = open_task(fitted, task.paths)
+        cast(Any, self.task).data = task.data
 
     def write_recipe(self) -> None:
         """Write recipe.yaml, which makes the folder a run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import os
 from collections.abc import Callable, Iterable
@@ -24,7 +25,7 @@ from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..models.config import CrateConfig
 from ..models.layers import Layer
-from ..recipes import Recipe, load_recipe
+from ..recipes import Recipe, fitted_like, load_recipe
 from ..recipes.files import Overrides
 from ..tasks import Task
 from ..tasks.base import balanced_samples
@@ -67,8 +68,12 @@ def train(
     if output is None:
         raise CrateError("`output` is missing; give the folder of the run")
     _check_trainable(recipe)
+    if resume and (before := resumed_recipe(output)):
+        recipe = fitted_like(recipe, before)
     run, checkpoint = Run.start(output, recipe, resume=resume)
     with run.lock, preserved_random_state(), quiet_transformers():
+        if recipe.schedule.made_for is not None:
+            run.fit_to_data()
         task = run.task
         run.find_unreadable(resume=resume, progress=no_progress if quiet else progress)
         trainer = build_trainer(run, task, task.build_model(), quiet)
@@ -83,6 +88,8 @@ def train(
             if not _evaluated(trainer):
                 trainer.evaluate()
             trainer.accelerator.wait_for_everyone()  # the first process has saved the model
+            if not quiet and trainer.is_world_process_zero() and (verdict := task.verdict(run.metrics)):
+                logging.getLogger("codingrate").warning(verdict)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise

@@ -29,6 +29,7 @@ from ..models.base import CratePreTrainedModel, eval_mode
 from ..models.loading import load_model
 from ..recipes.schema import Recipe
 from .card import model_card
+from .reports import majority_note
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -245,6 +246,13 @@ class Task(ABC):
     def warning(self, metrics: dict[str, float], epoch: float) -> str | None:
         """Return a warning about the logged metrics, if there is one."""
         return None
+
+    def verdict(self, metrics: dict[str, float]) -> str | None:
+        """Return a sentence if a classifier is no better than the most frequent class of the evaluation data."""
+        accuracy, data = metrics.get("top1", metrics.get("accuracy")), self.datasets()[1]
+        if accuracy is None or not hasattr(data, "labels"):
+            return None
+        return majority_note(accuracy, np.bincount(data.labels))
 
     @abstractmethod
     def headline(self, metrics: dict[str, float]) -> str:
