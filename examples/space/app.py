@@ -1,4 +1,5 @@
-"""The explorer as a Hugging Face Space: one file. Put `codingrate[explore]` into requirements.txt beside it.
+"""The explorer as a Hugging Face Space: one file. Put `codingrate[explore] @ git+URL` of
+the repository into requirements.txt beside it.
 
 Without arguments it opens the models that ship with the package; name others in EXPLORE, separated by spaces.
 """

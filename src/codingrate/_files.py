@@ -10,6 +10,7 @@ import math
 import os
 import re
 import shutil
+import tempfile
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,7 +33,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         yield draft
         draft.replace(path)
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise _cannot_write(path, error.strerror or str(error)) from error
     finally:
         with contextlib.suppress(OSError):  # the rename has removed it, or it was never created
             draft.unlink()
@@ -48,8 +49,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         if path.exists():
             path.rename(old)  # a folder cannot be renamed over one that is not empty
         draft.rename(path)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
+    except Exception as error:
+        if (reason := write_problem(draft.parent, error)) is None:
+            raise
+        raise _cannot_write(path, reason) from error
     finally:
         if old.exists() and not path.exists():
             old.rename(path)
@@ -78,8 +81,24 @@ def sweep_drafts(folder: Path, names: Iterable[str], seconds: float = 0.0) -> No
                 draft.unlink(missing_ok=True)
 
 
-def _cannot_write(path: Path, error: OSError) -> CrateError:
-    return CrateError(f"cannot write {path}: {error.strerror or error}; free space or give another folder")
+def write_problem(folder: Path, error: Exception) -> str | None:
+    """Return the system's reason for an error while files were written to a folder; None if it was another one.
+
+    Libraries that write in another language hide it, so a small file shows whether the disk is full. What was written
+    must still be there.
+    """
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(2**20))
+    except OSError as full:
+        return full.strerror
+    return None
+
+
+def _cannot_write(path: Path, reason: str) -> CrateError:
+    return CrateError(f"cannot write {path}: {reason}; free space or give another folder")
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -28,12 +28,10 @@ class Report:
 
 
 class EvaluationReport(Report):
-    """A report with `metrics`: its numbers by name, without counts and times."""
+    """A report with `metrics`: its numbers by name, without counts, which are integers, and times."""
 
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics by name."""
-        counts = ("images", "tokens", "samples", "total", "unreadable", "block", "stride")
         times = ("seconds", "images_per_second")
-        numbers = {name: value for name, value in self.to_dict().items() if type(value) in (int, float)}
-        return {name: value for name, value in numbers.items() if name not in (*counts, *times)}
+        return {name: value for name, value in self.to_dict().items() if type(value) is float and name not in times}

@@ -49,6 +49,11 @@ class CrateError(ValueError):
         super().__init__(line if len(line) <= 4000 else f"{line[:2000]} … {line[-1000:]}")
 
 
+def missing_extra(what: str, libraries: str, extra: str) -> CrateError:
+    """Return the error for optional libraries that are not installed; it says how to install them."""
+    return CrateError(f"{what} needs {libraries}; run pip install '.[{extra}]' in a clone of the repository")
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str], meant: str | None = None) -> CrateError:
     """Return the error for a name that is not in a registry; it suggests what was `meant`, or the nearest known one."""
     names = sorted(known)

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
+import random
+import re
+import signal
+import string
 import subprocess
 import sys
 import tempfile
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
 from codingrate import CrateError
+from codingrate._files import atomic_folder
 from codingrate.cli import main
+from codingrate.cli.app import command
+from codingrate.cli.output import print_table
 from codingrate.models.presets import list_models
 
 from .conftest import check_refusal, crate
@@ -31,6 +40,15 @@ def test_help_names_every_verb(capsys, call):
     assert set(VERBS) <= first
 
 
+def test_readme_names_the_verbs_without_json(capsys):
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (sentence,) = re.findall(r"Every verb has `--help`[^.]*\.", text)
+    exceptions, verbs = (re.findall(r"`([a-z][a-z-]*)`", part) for part in sentence.split(":"))
+    assert set(verbs) == set(command().commands)
+    without = [verb for verb in verbs if "--json" not in crate(capsys, verb, "--help")[1]]
+    assert without == exceptions
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_json_and_a_summary(capsys, verb):
     code, out, _ = crate(capsys, verb, "--help")
@@ -38,6 +56,47 @@ def test_every_verb_has_help_with_json_and_a_summary(capsys, verb):
     text = " ".join(out.split())
     assert f"Usage: crate {verb} " in text
     assert "--json" in text
+
+
+BRACKETS = re.compile(r"\[[^\]\s]+\]")
+
+
+def test_no_help_text_loses_its_brackets(capsys):
+    """Brackets in docstrings and options are text; rich would take those with a word in them for markup."""
+    named = {(): command(), **{(name,): verb for name, verb in command().commands.items()}}
+    texts = {call: [part.help or "" for part in (one, *one.params)] for call, one in named.items()}
+    brackets = {call: BRACKETS.findall(" ".join(parts).replace("\\[", "[")) for call, parts in texts.items()}
+    assert "[explore]" in brackets[("explore",)]
+    for call, expected in brackets.items():
+        _, out, _ = crate(capsys, *call, "--help")
+        assert all(bracket in "".join(out.split()) for bracket in expected), call
+
+
+def test_names_with_brackets_are_printed_as_they_are(capsys, tmp_path):
+    name = "[bold]a[/] :smile: [explore]"
+    print_table(name, ("name", name), [(name, "1")])
+    out = capsys.readouterr().out
+    assert out.count("[bold]a[/]") == out.count("[explore]") == out.count(":smile:") == 3
+    assert name in crate(capsys, "evaluate", tmp_path / name)[2]
+    assert name in crate(capsys, "models", name)[2]
+
+
+def test_a_narrow_terminal_cuts_no_cell_of_a_table(capsys, monkeypatch):
+    """Short cells stay whole; long ones and headers are folded, but lose nothing."""
+    draw = random.Random(0)
+    letters = string.ascii_letters + string.digits + "/.,"
+    for columns in (20, 40, 80):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for _ in range(20):
+            lengths = [draw.choice((1, 5, 12, 30, 31, 90)) for _ in range(draw.randint(1, 7))]
+            row = ["".join(draw.choices(letters, k=length)) for length in lengths]
+            header = [f"{length} characters of a cell" for length in lengths]
+            print_table("title", header, [row])
+            out = capsys.readouterr().out
+            assert all(cell in out for cell in row if len(cell) <= 30)
+            cells = [[part.strip() for part in line.split("│")[1:-1]] for line in out.splitlines() if line[:1] == "│"]
+            assert ["".join(column) for column in zip(*cells, strict=True)] == row
+    assert "…" not in out
 
 
 def test_help_imports_nothing_heavy():
@@ -197,3 +256,25 @@ def test_the_command_keeps_freed_memory():
         for mode in ("default", "keep")
     }
     assert faults["keep"] < 0.1 * faults["default"]
+
+
+def test_a_terminated_command_leaves_no_temporary_folder(tmp_path, monkeypatch):
+    def work(pattern):
+        with atomic_folder(tmp_path / "report") as draft:
+            (draft / "report.html").write_text("half")
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0)  # a signal is handled between two operations
+
+    def fail(number, frame):
+        raise AssertionError("not handled by the command")
+
+    monkeypatch.setattr("codingrate.models.presets.list_models", work)
+    before = signal.signal(signal.SIGTERM, fail)
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            main(["models"])
+        assert stopped.value.code == 128 + signal.SIGTERM
+        assert signal.getsignal(signal.SIGTERM) is fail
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert list(tmp_path.iterdir()) == []

@@ -132,4 +132,7 @@ def test_train_from_another_run_says_what_is_new(capsys, digits_run, tmp_path):
     shape = "2 layers, width 24, 3 heads"
     assert f"took its architecture and weights ({shape}); new: head (10 outputs)" in err
     assert cr.load(tmp_path / "run").config.hidden_size == 24, "not that of the recipe"
+    resize = ["augment.image_size=12", "--output", tmp_path / "larger"]
+    _, _, err = crate(capsys, *call[:-2], *resize, *changes)
+    assert "; resized: positions; new: head (10 outputs)" in err
     assert train_toy(tmp_path / "again", {"model.from": str(tmp_path / "run"), "model.config": {}})

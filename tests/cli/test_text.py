@@ -142,6 +142,29 @@ def test_perplexity_of_other_text(capsys, gpt, saved_gpt, tmp_path):
     assert some[0]["cross_entropy"] == some[1]["cross_entropy"]
 
 
+def test_ends_of_documents_are_named_and_can_be_left_out(capsys, gpt, tmp_path):
+    """One sentence: its bytes but the first, and the end of the document, which a small model finds hard."""
+    sentence = "the cat sat on a mat"
+    (tmp_path / "one.txt").write_text(sentence)
+    call = ["perplexity", gpt, "--data", tmp_path / "one.txt", "--baseline"]
+    every, words = (crate_json(capsys, *call, *flags) for flags in ([], ["--no-end-of-document"]))
+    assert (every["tokens"], every["ends"]) == (len(sentence), 1)
+    assert (words["tokens"], words["ends"]) == (len(sentence) - 1, 0)
+    for name, report in (("model", words), ("3-gram", words["baseline"])):
+        assert report["bits_per_byte"] == pytest.approx(report["cross_entropy"] / math.log(2)), name
+    ids = np.array([*sentence.encode(), 256])
+    train = np.array([*(gpt.parent / "text" / "train.txt").read_bytes(), 256])
+    counted = NGram(train, order=3, vocab_size=257).log_probabilities(ids)
+    assert every["baseline"]["cross_entropy"] == pytest.approx(-counted[1:].mean())
+    assert words["baseline"]["cross_entropy"] == pytest.approx(-counted[1:-1].mean())
+    assert Run(gpt).perplexity(str(call[3]), end_of_document=False).cross_entropy == words["cross_entropy"]
+    _, out, _ = crate(capsys, *call)
+    assert "1 of them ends of documents" in out
+    assert "--no-end-of-document" in out
+    _, out, _ = crate(capsys, "evaluate", gpt, "--data", tmp_path / "one.txt", "--output", tmp_path / "report")
+    assert "1 of them ends of documents" in out
+
+
 def test_the_papers_sampling(capsys, gpt, monkeypatch):
     monkeypatch.setattr("codingrate.runs.run.ITERATIONS", 3)
     call = ["perplexity", gpt, "--sampled", "--block", 16]
@@ -309,6 +332,8 @@ def test_glue_prints_the_papers_average_if_every_task_is_there(capsys, bert, tmp
     report = crate_json(capsys, "glue", bert, "--data", data, "--output", output)
     assert "average" not in report
     assert len(report["tasks"]) == len(GLUE) - 1
+    rest = [0.1 * n for n, (name, task) in enumerate(GLUE.items()) if name != "rte" for _ in task.validation]
+    assert (report["mean_of_tasks_run"], report["numbers"]) == (pytest.approx(sum(rest) / len(rest)), len(rest))
 
 
 # refusals
@@ -379,6 +404,7 @@ WRONG_CALLS = [
     (["perplexity", "GPT", "--block", "33"], 1, "block is 33"),
     (["perplexity", "GPT", "--sampled", "--stride", "3"], 1, "--stride has no effect with --sampled"),
     (["perplexity", "GPT", "--sampled", "--limit", "30"], 1, "--limit has no effect with --sampled"),
+    (["perplexity", "GPT", "--sampled", "--no-end-of-document"], 1, "--no-end-of-document has no effect with"),
     (["lambada", "GPT", "short.jsonl"], 1, "text 1 has fewer than two words"),
     (["lambada", "GPT", "binary.txt"], 1, "binary.txt is not plain text"),
     (["lambada", "GPT", "gone.jsonl"], 1, "gone.jsonl"),

@@ -211,6 +211,7 @@ def test_known_names_ask_the_hub_for_their_splits_and_columns(monkeypatch, strea
         return rows.to_iterable_dataset() if streaming else rows
 
     monkeypatch.setattr(datasets, "load_dataset", hub)
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **kwargs: None)
     data = load_images("cifar100", streaming=streaming)
     assert asked == [("uoft-cs/cifar100", "train"), ("uoft-cs/cifar100", "test")]
     assert (data.image_column, data.label_column, data.classes) == ("img", "fine_label", ("a", "b", "c"))
@@ -395,6 +396,7 @@ def test_empty_splits_and_mixed_files(tmp_path):
 def test_streams_from_the_hub_need_class_names(monkeypatch):
     rows = datasets.Dataset.from_dict({"image": [encoded(picture(0))], "label": [3]}).to_iterable_dataset()
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: {"train": rows})
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **kwargs: None)
     assert "has no class names" in refused("someone/something", streaming=True)
 
 

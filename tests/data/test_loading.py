@@ -117,8 +117,8 @@ def test_corrupt_files_are_skipped_and_named(folder, workers, streaming):
         corrupt.add(batch)
     assert corrupt.finish() == (str(broken),)
     assert len(joined(found)[1]) == 23
-    strict = CorruptImages(max_share=0.01, minimum=1)
-    with pytest.raises(CrateError, match=r"1 of \d+ images cannot be read, .*005\.png"):
+    strict = CorruptImages(max_share=0.01, total=24)
+    with pytest.raises(CrateError, match=r"1 of 24 images cannot be read, .*005\.png"):
         any(strict.add(batch) for batch in found)
 
 
@@ -312,3 +312,33 @@ def test_archives_are_read_whole_too(tmp_path):
     (folder / "more").mkdir()
     with pytest.raises(CrateError):
         load_images(str(folder))
+
+
+@pytest.mark.parametrize("place", [".", "cat", "cat/more"])
+@pytest.mark.parametrize("target", [".", "dog", "cat"])
+def test_links_to_folders_of_the_dataset_add_no_images(folder, place, target):
+    before = load_images(str(folder), test_share=1)
+    (folder / place).mkdir(exist_ok=True)
+    (folder / place / "loop").symlink_to(folder / target, target_is_directory=True)
+    after = load_images(str(folder), test_share=1)
+    assert after.classes == before.classes
+    assert after.test["image"] == before.test["image"]
+    assert after.test["label"] == before.test["label"]
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(monkeypatch):
+    """`datasets` would ask six times, which takes 25 seconds and prints a line each time."""
+    import datasets
+    from huggingface_hub import HfApi
+
+    asked = []
+
+    def unreachable(self, name, **options):
+        asked.append((name, options["timeout"]))
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(HfApi, "dataset_info", unreachable)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: pytest.fail("asked again"))
+    with pytest.raises(CrateError, match=r"^'nobody/nothing' is not a local path and .* \[no network\]$"):
+        load_images("nobody/nothing")
+    assert asked == [("nobody/nothing", 10)]

@@ -126,6 +126,7 @@ def test_tasks_are_asked_of_the_hub(monkeypatch):
         return datasets.DatasetDict(train=rows, validation=rows, test=rows)
 
     monkeypatch.setattr(datasets, "load_dataset", hub)
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **kwargs: None)
     assert len(load_sentences("rte").validation["validation"]) == 3
     assert asked == [("nyu-mll/glue", "rte", False)]
 

@@ -216,6 +216,7 @@ def test_hub_names(monkeypatch, tmp_path, streaming):
         return {"train": rows.to_iterable_dataset() if streaming else rows, "validation": rows, "test": rows}
 
     monkeypatch.setattr(datasets, "load_dataset", hub)
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **kwargs: None)
     data = load_text("wikitext", streaming=streaming)
     assert list(data.train) == ["a", "", "b"]
     assert list(load_text("someone/words", streaming=streaming).test) == ["a", "", "b"]

@@ -1,6 +1,7 @@
 """The bag of words: what it may see, and the fit against one written out."""
 
 import numpy as np
+import pytest
 from scipy.optimize import minimize
 
 from codingrate.evaluation import bag_of_words_metrics
@@ -54,12 +55,34 @@ def test_order_is_not_seen_and_columns_are_kept_apart():
     )  # trained on the other column
 
 
+def test_words_that_only_the_validation_text_has_change_nothing():
+    train, test = reviews(61, 6), reviews(53, 7)
+    longer = {**test, "sentence": [f"{text} unseen{index}" for index, text in enumerate(test["sentence"])]}
+    plain, other = (bag_of_words_metrics(train, split, ["sentence"], ["accuracy"]) for split in (test, longer))
+    assert plain == other
+    assert plain["words"] == len({word for text in train["sentence"] for word in text.split()})
+
+
 def test_numbers_are_fitted_by_ridge():
     train, test = reviews(61, 4, noise=0), reviews(53, 5, noise=0)
     for rows in (train, test):
         rows["label"] = [4.5 if label else 0.5 for label in rows["label"]]
     found = bag_of_words_metrics(train, test, ["sentence"], ["pearson", "spearman"])
     assert found["pearson"] > 0.95
+
+
+def test_the_strength_of_a_ridge_regression_is_one_over_its_penalty():
+    train, test = reviews(61, 8, noise=0.4), reviews(53, 9, noise=0.4)
+    found = bag_of_words_metrics(train, test, ["sentence"], ["pearson"])
+    assert found["strength"] != 1
+    vocabulary = sorted({word for text in train["sentence"] for word in text.split()})
+    x, x_test = (
+        np.array([[float(word in text.split()) for word in vocabulary] for text in rows["sentence"]])
+        for rows in (train, test)
+    )
+    y, centered = np.array(train["label"]), x - x.mean(axis=0)  # ‖Xw + b − y‖² + ‖w‖²/strength
+    w = np.linalg.solve(centered.T @ centered + np.eye(x.shape[1]) / found["strength"], centered.T @ (y - y.mean()))
+    assert found["pearson"] == pytest.approx(np.corrcoef(x_test @ w, test["label"])[0, 1], rel=1e-3)
 
 
 def test_too_few_sentences():

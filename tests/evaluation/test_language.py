@@ -80,6 +80,26 @@ def test_defaults_limit_and_mode():
     assert report.cross_entropy == pytest.approx(one_by_one, rel=1e-12)  # sums of another batch are rounded otherwise
 
 
+@pytest.mark.parametrize("stride", [1, 5])
+def test_ends_of_documents_are_context_but_need_not_count(tmp_path, stride):
+    tokens = packed(tmp_path, ["", "a document", "", "b", "the last one of them all"])
+    model = causal(vocab_size=257, eos_token_id=256)
+    ids = tokens.array()
+    losses, _ = naive(model, ids, BLOCK, stride)
+    words = ids[1:] != 256
+    every = perplexity(model, tokens, stride=stride, batch_size=1)
+    assert (every.tokens, every.ends) == (len(ids) - 1, 4), "the first token, an end, is not predicted"
+    assert every.cross_entropy == pytest.approx(np.mean(losses), rel=1e-10)
+    report = perplexity(model, tokens, stride=stride, batch_size=1, end_of_document=False)
+    assert (report.tokens, report.ends) == (words.sum(), 0)
+    assert report.cross_entropy == pytest.approx(np.array(losses)[words].mean(), rel=1e-10)
+    size = tokens.bytes
+    assert report.bits_per_byte == pytest.approx(report.cross_entropy / math.log(2), rel=1e-12), "a token is a byte"
+    assert every.bits_per_byte == pytest.approx(every.cross_entropy * (size + 5) / size / math.log(2), rel=1e-12)
+    refused("has no eos_token_id", perplexity, causal(eos_token_id=None), ids % 29, end_of_document=False)
+    refused("no tokens to predict but ends", perplexity, model, np.full(9, 256), end_of_document=False)
+
+
 def test_bits_per_byte_compare_tokenizers(tmp_path):
     """A model that gives every id the same probability: log V nats a token, whatever the text."""
     text = "Grüße, " * 30
@@ -208,6 +228,22 @@ def test_lambada_is_decoding_word_by_word(generate):
     if generate and own.strip():
         word = own.split()[0]
         assert lambada_accuracy(model, tokenizer, [f"one two {word.upper()}"], generate=True).accuracy == 1
+
+
+def test_every_passage_is_cut_for_its_own_word():
+    tokenizer, model = load_tokenizer("bytes"), Knows("")
+    texts = ["x" * 55 + " a", "one " + "b" * 30]  # 64 bytes fit: 55 + 2, and 3 + 31
+    assert [lambada_accuracy(model, tokenizer, texts, batch_size=size).cut for size in (1, 2)] == [0, 0]
+
+
+def test_contexts_of_unequal_length_continue_in_a_batch_as_they_do_alone():
+    tokenizer = load_tokenizer("bytes")
+    model = toys.build("causal-lm", vocab_size=257, max_position_embeddings=41, eos_token_id=256).eval()
+    contexts = [list(text.encode()) for text in ("\na rose", "\n" + "no said the owl" * 2, "\nx")]
+    together = language._continuations(model, tokenizer, contexts, torch.device("cpu"))
+    alone = [language._continuations(model, tokenizer, [context], torch.device("cpu"))[0] for context in contexts]
+    assert together == alone
+    assert len(set(alone)) == 3, "the context decides"
 
 
 def test_passages_that_have_no_last_word():

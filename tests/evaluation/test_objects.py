@@ -226,6 +226,17 @@ def test_attention_that_is_the_object_overlaps_wholly():
     assert voc_overlap("toy", [(attention, labels)], mass=1.0).miou == 1
 
 
+def test_the_mean_is_over_images_and_not_over_classes():
+    one, both = np.zeros((4, 4), dtype=np.uint8), np.zeros((4, 4), dtype=np.uint8)
+    one[:2], both[:2], both[3:] = 3, 3, 7
+    attention = np.zeros((1, 4, 4))
+    attention[0, :2] = 1
+    pairs = [(attention, one), (attention, one), (attention, both)]
+    report = voc_overlap("toy", pairs, mass=1.0)
+    assert report.per_class == {3: 1.0, 7: 0.0}
+    assert report.miou == pytest.approx((1 + 1 + 0.5) / 3)
+
+
 def test_what_voc_refuses():
     with pytest.raises(CrateError, match="unknown heads 'bets'; did you mean 'best'"):
         class_overlaps(np.ones((1, 2, 2), dtype=bool), labels_of(0), "bets")

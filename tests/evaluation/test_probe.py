@@ -300,6 +300,14 @@ def test_is_scikit_learns_regression_at_the_chosen_strength(classes):
     assert report.metrics["top1"] > 1.5 / classes
 
 
+def test_of_equally_good_strengths_the_smallest_is_chosen():
+    labels = [0, 1] * 10
+    separated = features([[10.0 * label + index % 3] for index, label in enumerate(labels)], labels)
+    report = logistic_probe(separated, separated, strengths=[100.0, 1.0, 10.0])
+    assert [row["validation_top1"] for row in report.table] == [1, 1, 1]
+    assert report.chosen == {"C": 1.0}
+
+
 def test_the_warm_path_is_that_of_cold_fits():
     train, test = gaussian(211, 5, 3, seed=1), gaussian(97, 5, 3, seed=2)
     report = logistic_probe(train, test, folds=3, seed=4, **EXACT)

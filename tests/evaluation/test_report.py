@@ -1,7 +1,9 @@
 """Reports of tasks: complete files only, numbers that can be read back, and pictures that show something."""
 
 import csv
+import dataclasses
 import json
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -13,12 +15,18 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from codingrate._fonts import can_draw
+from codingrate._report import EvaluationReport
 from codingrate.data import Augment
 from codingrate.errors import CrateError
+from codingrate.evaluation import LambadaReport
 from codingrate.tasks import ClassificationReport, MaskedReport, Reconstruction, SentenceReport
 from codingrate.tasks.reports import confusion_picture
 
 from .conftest import Linear, evaluate
+
+
+def subclasses(kind):
+    return [each for one in kind.__subclasses__() for each in (one, *subclasses(one))]
 
 
 def made_up(classes=3, **fields):
@@ -153,6 +161,19 @@ def test_other_reports_save_their_numbers_and_name_their_metrics(tmp_path):
     sentences.save(tmp_path / "sentences")
     assert json.loads((tmp_path / "sentences" / "metrics.json").read_text())["splits"] == sentences.splits
     assert sentences.metrics == {"loss": 0.5, "accuracy": 0.75}
+
+
+assert LambadaReport in subclasses(EvaluationReport)  # evaluation is imported
+REPORTS = [kind for kind in subclasses(EvaluationReport) if "metrics" not in vars(kind)]
+
+
+@pytest.mark.parametrize("kind", REPORTS, ids=lambda kind: kind.__name__)
+def test_metrics_are_the_numbers_that_are_neither_counts_nor_times(kind):
+    hints = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    values = {"int": 7, "float": 0.5, "str": "word", "dict": {}, "list": [], "tuple": ()}
+    report = kind(**{name: values.get(re.match(r"\w+", hint)[0]) for name, hint in hints.items()})
+    numbers = {name for name, hint in hints.items() if hint.startswith("float")}
+    assert report.metrics == dict.fromkeys(numbers - {"seconds", "images_per_second"}, 0.5)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

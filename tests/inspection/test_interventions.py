@@ -1,6 +1,7 @@
 """Interventions against models whose weights or configs are edited directly."""
 
 import copy
+import dataclasses
 import json
 
 import pytest
@@ -58,14 +59,18 @@ def test_all_heads_off_is_no_attention(attention):
     torch.testing.assert_close(*hidden)
 
 
+@pytest.mark.parametrize("factor", [0.5, 0.0, 0.3, 3.0])
 @pytest.mark.parametrize("sparsifier", ["ista", "ista-soft", "prox"])
-def test_scaled_settings_are_those_of_an_edited_config(sparsifier):
+def test_scaled_settings_are_those_of_an_edited_config(sparsifier, factor):
     model = classifier(sparsifier=sparsifier, sparsity=0.4, step_size=0.2)
-    edited = classifier(sparsifier=sparsifier, sparsity=1.2, step_size=0.1)
+    edited = classifier(sparsifier=sparsifier, sparsity=1.2)
     edited.load_state_dict(model.state_dict())
+    for layer in edited.crate.layers:  # a config takes no step of zero
+        layer.sparsifier.spec = dataclasses.replace(layer.sparsifier.spec, step_size=0.2 * factor)
     with torch.no_grad():
         model(IMAGES)  # fills the cache of the product
-    changed = intervene(model, Intervention(sparsity=3.0, step_size=0.5))
+    assert sparsifier == "prox" or model.crate.layers[0].sparsifier._cached is not None
+    changed = intervene(model, Intervention(sparsity=3.0, step_size=factor))
     same(changed, edited)
     assert changed.config.sparsity == pytest.approx(1.2)
     assert (model.config.sparsity, model.config.step_size) == (0.4, 0.2)
@@ -131,6 +136,20 @@ def test_the_ranking_switches_off_one_head_after_the_other():
     assert table["drop"].is_monotonic_decreasing
     other = rank_heads(model, 2, pixel_values=IMAGES[:1])
     assert other["before"][0] == pytest.approx(float(before[2]), abs=1e-6)
+
+
+@pytest.mark.parametrize("position", [0, 2, -1])
+def test_the_ranking_of_a_text_model_is_for_the_answer_at_a_position(position):
+    torch.manual_seed(0)
+    model = cr.models.CrateForCausalLM(toys.causal()).eval()
+    ids = torch.randint(0, 29, (1, 5))
+    table = rank_heads(model, position=position, input_ids=ids)
+    with torch.no_grad():
+        before = model(input_ids=ids).logits[0, position].softmax(-1)
+        for row in table.itertuples():
+            after = intervene(model, Intervention(heads=[(row.layer, row.head)]))(input_ids=ids).logits[0, position]
+            assert row.before == pytest.approx(float(before.max()), abs=1e-6)
+            assert row.after == pytest.approx(float(after.softmax(-1)[before.argmax()]), abs=1e-6)
 
 
 def test_plain_values_reproduce_an_intervention():

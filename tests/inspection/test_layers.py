@@ -1,5 +1,6 @@
 """What a report says of the layers follows the numbers, whichever way they go."""
 
+import itertools
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ from matplotlib.figure import Figure
 
 from codingrate.inspection import layerwise
 from codingrate.inspection.report.layers import Design, layer_panels, save_history_figure, training_panels
+from codingrate.operators import ATTENTION, SPARSIFIERS
 from tests.models import toys
 from tests.refusals import refused
 
@@ -66,6 +68,14 @@ def test_the_untrained_model_is_a_control_of_sparsity():
     assert dict(next(p for p in panels if p.name == "sparsity").verdicts) == {"ours": "agrees", "random": None}
 
 
+def test_what_is_predicted_follows_the_operators_of_the_model():
+    for attention, sparsifier in itertools.product(ATTENTION.names(), SPARSIFIERS.names()):
+        design = Design.of(toys.vision(attention=attention, sparsifier=sparsifier))
+        expected = (True, attention != "mhsa", sparsifier in ("ista", "ista-soft", "odl", "prox"))
+        assert design == expected, (attention, sparsifier)
+        assert not Design.of(toys.vision(attention=attention, sparsifier=sparsifier), trained=False).trained
+
+
 def test_a_rise_is_not_described_as_a_fall():
     panel = by_name({"ours": exactly(reduction_normalized=[1.0, 3.0, 2.0])})["rates"]
     assert "ΔR of unit tokens on orthonormal bases rises in every layer but the last, where it falls" in panel.measured
@@ -101,6 +111,12 @@ def test_ticks_are_whole_layers(count):
         shown = [tick for tick in axes.get_xticks() if low <= tick <= high]
         assert shown
         assert all(tick == round(tick) for tick in shown)
+
+
+def test_the_average_change_by_attention_counts_every_layer_alike():
+    values = {"before": [2.0, 4.0, 2.0], "compression": [1.0, 6.0, 1.0], "same_size": [1.0, 1.0, 1.0]}
+    findings = by_name({"a": table(**values)})["attention-step"].findings
+    assert ["-16.7%" in findings[0].measured, "-58.3%" in findings[1].measured] == [True, True]  # of ½, 1½, ½; ½, ¼, ½
 
 
 def test_attention_is_said_to_lower_the_rate_where_it_does():

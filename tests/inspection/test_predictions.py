@@ -59,10 +59,15 @@ def test_verdicts_over_depth():
         ([-9, 1, 1], 0, PART),
         ([-9, 1, 1], 1.5, AGREES),
         ([-0.1, 0.1], 1, None),
+        ([-1, -1, -1, -1], 1.2, AGREES),  # no layer exceeds its error; their mean does, with half of it
+        ([1, 1, 1, 1], 1.2, DIFFERS),
+        ([-1, -1, -1, -1], 2.1, None),
+        ([3, -1, -1, -1, -1, -4], [0, 2, 2, 2, 2, 9], DIFFERS),  # the mean, -0.8 ± 1.6, counts neither way
     ],
 )
 def test_verdicts_against_a_reference(differences, error, verdict):
-    assert FALLS.judge_difference(differences, [error] * len(differences)) is verdict
+    errors = error if isinstance(error, list) else [error] * len(differences)
+    assert FALLS.judge_difference(differences, errors) is verdict
 
 
 @pytest.mark.parametrize(
@@ -126,6 +131,23 @@ def test_errors_are_those_of_the_mean_over_samples():
 def test_the_error_of_a_change_is_that_of_both_its_values(errors, sign):
     """√(0.5² + 1²) = 1.12 exceeds the change of one, √(0.6² + 0.7²) = 0.92 does not."""
     assert step_signs([3, 2], errors) == [sign]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "error", "verdict"),
+    [
+        ([10, 7], [10, 2], 5, AGREES),  # the quotient 0.2 has the error 0.2 · 5/10 = 0.1
+        ([2, 10.4], [2, 10], 0.1, None),  # the quotient 5 has the error 5 · 0.1/2 = 0.25
+    ],
+)
+def test_the_error_of_a_relative_change_is_that_of_the_quotient(before, after, error, verdict):
+    def rows(values, errors):
+        return pd.DataFrame(
+            {"layer": [1, 2], "compression": values, "compression_std": errors, "nonzero": 0.5, "samples": 1}
+        )
+
+    findings = judge_training(rows(before, [0, 0]), rows(after, [error, 0]))
+    assert findings[1].verdict is verdict
 
 
 def test_training_has_to_make_both_terms_fall_by_more():

@@ -1,6 +1,7 @@
 """The report of an inspection: the page, its files, and what is refused."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -34,6 +35,18 @@ OUTCOME = Outcome(
     "Predictions",
 )
 REPORT = InspectionReport("In & out", PANELS, FACTS, NOTES, outcome=OUTCOME)
+
+
+@pytest.mark.parametrize("higher", [False, True])
+def test_a_score_equal_to_its_baseline_is_not_called_better(higher):
+    def comparison(value):
+        return re.sub(
+            r"[\d.]+", "", Score("loss", value, baseline=0.5, baseline_name="x", higher_is_better=higher).text
+        )
+
+    lower, equal, above = comparison(0.25), comparison(0.5), comparison(0.75)
+    better, worse = (above, lower) if higher else (lower, above)
+    assert better not in (equal, worse)
 
 
 @pytest.fixture(scope="module")

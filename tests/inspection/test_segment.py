@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
 
+import codingrate as cr
 from codingrate import CrateError, create_model
 from codingrate.data import Augment
 from codingrate.inspection import default_layer, default_side, find_objects, overlay, projections, square_input, trace
@@ -107,6 +111,34 @@ def test_an_object_is_found_and_its_edges_are_the_images():
         iou[refine] = (mask & disc).sum() / (mask | disc).sum()
     assert 0.6 < iou[False] < iou[True]
     assert iou[True] > 0.97
+
+
+def test_tokens_that_share_a_large_part_are_cut_at_their_mean_cosine(monkeypatch):
+    """At 0.15 all patches are then alike. Where 0.15 separates patches, it remains the default."""
+    model = small(positions="none", num_labels=7).float()
+    image, disc = disc_image()
+    settings = {"masks": 1, "refine": False, "side": 96}
+    plain = find_objects(model, image, Augment(), **settings)
+    assert plain[0].threshold == 0.15
+    assert (plain[0].mask == find_objects(model, image, Augment(), threshold=0.15, **settings)[0].mask).all()
+    features = projections(model, square_input(model, image, Augment(), 96)[1], -2)
+    shared = features + 3 * features.norm(dim=-1).max()
+    monkeypatch.setattr("codingrate.inspection.segment.pictures.projections", lambda *_: shared)
+    assert find_objects(model, image, Augment(), threshold=0.15, **settings) == []
+    (found,) = find_objects(model, image, Augment(), **settings)
+    assert (found.mask & disc).sum() / (found.mask | disc).sum() > 0.6
+    unit = torch.nn.functional.normalize(shared[0].double(), dim=-1)
+    assert found.threshold == pytest.approx(float((unit @ unit.T).mean()))
+    monkeypatch.setattr("codingrate.inspection.segment.pictures.projections", lambda *_: torch.ones_like(shared))
+    assert find_objects(model, image, Augment(), **settings) == [], "nothing differs from anything"
+
+
+def test_the_shipped_classifier_finds_regions_by_default():
+    run = cr.Run("crate-cifar10")
+    table = pd.read_parquet(run.folder / "sample.parquet")
+    images = [Image.open(io.BytesIO(image["bytes"])).convert("RGB") for image in table["image"][:8]]
+    assert all(run.segment(images, refine=False, side=64))
+    assert not any(run.segment(images, refine=False, side=64, threshold=0.15))
 
 
 def test_an_overlay_tints_masks_and_draws_boxes():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from codingrate.data import load_tokenizer
-from codingrate.inspection import token_attention
+from codingrate.inspection import token_attention, trace
 from codingrate.inspection.measure.attention import token_attention_table
 from codingrate.inspection.report.text import (
     ink_rgba,
@@ -120,6 +120,18 @@ def test_token_attention_is_the_attention_of_the_forward_pass(task, fields):
         torch.testing.assert_close(weights, inside[layer][0].detach())
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 11, dtype=torch.float64))
     torch.testing.assert_close(token_attention(model, ids), inside[1][0].detach())
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("task", ["causal-lm", "masked-lm"])
+def test_the_attention_of_one_token_is_a_row_of_that_of_all(task, rotary):
+    model = toys.build(task, **({"positions": "rotary", "num_attention_heads": 1} if rotary else {})).double().eval()
+    ids, mask = torch.randint(2, 29, (2, 11)), torch.ones(2, 11, dtype=torch.long)
+    mask[1, 8:] = 0
+    passed = trace(model, {"input_ids": ids, "attention_mask": mask})
+    for layer, token in ((0, 0), (1, 4), (1, 7), (-1, 10)):
+        row = passed.attention_of(layer, token)
+        torch.testing.assert_close(row, passed.attention(layer)[:, :, token], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -196,6 +196,58 @@ def test_own_table(tmp_path):
     assert entry["classes"][0]["label"] == "pos"
 
 
+def write_textures(folder, count, draw):
+    """Write textures of random period, place and colors with noise into class folders."""
+    y, x = np.mgrid[:32, :32]
+    for kind in ("rows", "columns", "checks", "dots"):
+        (folder / kind).mkdir(parents=True)
+        for number in range(count):
+            period, phase = draw.uniform(5, 11), draw.uniform(0, 6.3)
+            rows, columns = np.sin(2 * np.pi * y / period + phase), np.sin(2 * np.pi * x / period + phase)
+            waves = {"rows": rows, "columns": columns, "checks": rows * columns, "dots": np.minimum(rows, columns)}
+            ink, paper = draw.integers(128, 256, 3), draw.integers(0, 128, 3)
+            pixels = paper + (waves[kind][..., None] > 0) * (ink - paper) + draw.normal(0, 20, (32, 32, 3))
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / kind / f"{number}.png")
+
+
+def test_600_images(tmp_path):
+    """Fine-tune the shipped model on 600 images: the paper's recipe has three steps per epoch and learns too little."""
+    draw = np.random.default_rng(0)
+    write_textures(tmp_path / "data" / "train", 150, draw)
+    write_textures(tmp_path / "data" / "test", 50, draw)
+    short = ["schedule.epochs=8", "run.evaluate_epochs=0", "run.checkpoint_epochs=8"]
+    _, err = crate("finetune", "crate-cifar10", *short, "--data", tmp_path / "data", "--output", tmp_path / "tuned")
+    (line,) = [line for line in err.splitlines() if line.startswith("note: 600 training samples")]
+    assert "schedule.batch_size=32 instead of 256" in line
+    assert "schedule.epochs" not in line, "a key that is set stays"
+    report = crate_json("evaluate", tmp_path / "tuned")
+    assert report["images"] == 200
+    assert report["top1"] > 0.8
+
+
+def test_a_table_of_600_rows(tmp_path):
+    """Classify sentences whose class is told by 60 words among others: a bag of words finds all of them."""
+    draw = random.Random(0)
+    letters = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
+    words = ["".join(draw.choices(letters, k=3)) for _ in range(360)]
+    telling = {"positive": words[:30], "negative": words[30:60]}
+    for name, count in (("train", 600), ("held_out", 200)):
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label"])
+            for number in range(count):
+                label = list(telling)[number % 2]
+                sentence = draw.choices(words[60:], k=10) + draw.choices(telling[label], k=3)
+                draw.shuffle(sentence)
+                writer.writerow([" ".join(sentence), label])
+    run = tmp_path / "run"
+    _, err = crate("train", "sentences", "--data", tmp_path / "train.csv", "--output", run)
+    (line,) = [line for line in err.splitlines() if line.startswith("note: 540 training samples")]
+    assert "schedule.epochs=52 instead of 4" in line
+    assert crate_json("evaluate", run, "--data", tmp_path / "held_out.csv")["splits"]["all"]["accuracy"] > 0.95
+    assert crate_json("evaluate", run, "--baseline")["baseline"]["validation"]["accuracy"] == 1
+
+
 def test_the_first_screen_of_the_readme_is_enough(tmp_path):
     """The commands for an own folder in the README run as they stand."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()

@@ -245,6 +245,11 @@ def test_the_orthogonality_penalty_is_the_students():
     given = views()
     penalized, plain = model(views=given).loss, model.eval()(views=given).loss
     torch.testing.assert_close(penalized, plain + 0.03 * model.student.crate.orthogonality_penalty())
+    project = model.student.crate.layers[0].attention.project.weight
+    with_penalty, without = (torch.autograd.grad(loss, project)[0] for loss in (penalized, plain))
+    (slope,) = torch.autograd.grad(model.student.crate.orthogonality_penalty(), project)
+    assert slope.norm() > 0.1
+    torch.testing.assert_close(with_penalty - without, 0.03 * slope, rtol=1e-3, atol=1e-5)
 
 
 def test_recomputing_layers_changes_no_gradient():

@@ -5,9 +5,14 @@ import torch
 import torch.nn.functional as F
 
 from codingrate import CrateError, Run, create_model
-from codingrate.models import quantize
+from codingrate.models import load_model, quantize
 from codingrate.models.quantize import FEW_ROWS, Int8ISTA, Int8Linear
 from codingrate.operators import SPARSIFIERS, SparsifierSpec
+from codingrate.recipes import load_recipe
+from codingrate.tasks import TaskPaths, open_task
+from tests.refusals import refused
+
+from . import toys
 
 
 def test_rounded_weights_are_within_half_a_step_of_the_weights():
@@ -62,3 +67,34 @@ def test_a_model_is_quantized_once():
     assert model(torch.randn(2, 3, 32, 32, dtype=torch.bfloat16)).logits.isfinite().all()
     with pytest.raises(CrateError, match="is quantized already; load it again"):
         quantize(model)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("task", "fields"),
+    [
+        *((task, {}) for task in toys.TASKS),
+        ("causal-lm", {"tie_word_embeddings": False}), ("image-classification", {"attention": "mssa-tied"}),
+        ("image-classification", {"orthogonality": "parametrize"}), ("masked-lm", {"attention": "tssa"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_quantized_model_is_saved_and_loaded(task, fields, tmp_path):
+    given = {k: v.bfloat16() if v.is_floating_point() else v for k, v in toys.inputs(task).items()}
+    model = quantize(toys.build(task, **fields))
+    model.save_pretrained(tmp_path)
+    for again in (load_model(tmp_path), type(model).from_pretrained(tmp_path), Run(tmp_path).model()):
+        assert {name: tensor.dtype for name, tensor in again.state_dict().items()} == {
+            name: tensor.dtype for name, tensor in model.state_dict().items()
+        }
+        assert torch.equal(toys.main_output(again(**given)), toys.main_output(model(**given)))
+    refused("the model is quantized already", quantize, load_model(tmp_path))
+
+
+def test_a_quantized_model_is_not_trained(tmp_path):
+    model = quantize(toys.build("image-classification", image_size=28, num_channels=1))
+    model.save_pretrained(tmp_path / "small")
+    changes = {"model.from": str(tmp_path / "small"), "augment.image_size": 28}
+    recipe = load_recipe("digits", [f"{key}={value}" for key, value in changes.items()])
+    task = open_task(recipe, TaskPaths(source=str(tmp_path / "small")))
+    refused("its 8-bit weights cannot be trained; give the model before quantization", task.build_model)

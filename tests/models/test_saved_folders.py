@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForImageClassification
 
 from codingrate.models import CrateForCausalLM, CrateForMaskedLM, load_model
 from tests.refusals import refused
@@ -141,6 +141,21 @@ def test_settings_that_are_refused(folder):
         (folder / "config.json").write_bytes(config)
         change(folder, **settings)
         refuse(folder, message)
+
+
+def test_ids_of_labels_may_be_strings_as_in_the_guides_of_transformers(folder, tmp_path):
+    names = ["bee", "cat", "dog"]
+    labels = {
+        "label2id": {name: str(i) for i, name in enumerate(names)},
+        "id2label": {str(i): name for i, name in enumerate(names)},
+    }
+    change(folder, **labels)
+    tuned = AutoModelForImageClassification.from_pretrained(folder, ignore_mismatched_sizes=True, **labels)
+    tuned.save_pretrained(tmp_path / "tuned")
+    for model in (tuned, load_model(tmp_path / "tuned"), type(tuned).from_pretrained(tmp_path / "tuned")):
+        assert model.config.id2label == dict(enumerate(names))
+        assert model.config.label2id == {name: i for i, name in enumerate(names)}
+        assert model.head.out_features == 3
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from . import toys
 
 def test_a_dropped_update_keeps_its_expectation():
     torch.manual_seed(0)
-    update = torch.randn(20_000, 1, 3).abs() + 1
+    update = torch.randn(20_000, 2, 3).abs() + 1
     dropped = drop_path(update, 0.3)
-    kept = dropped.abs().sum(-1, keepdim=True) > 0
+    kept = dropped.abs().sum((1, 2), keepdim=True) > 0  # all tokens of a sample, or none
     assert kept.float().mean().item() == pytest.approx(0.7, abs=4 * (0.3 * 0.7 / 20_000) ** 0.5)
     torch.testing.assert_close(dropped, torch.where(kept, update / 0.7, 0.0))
 

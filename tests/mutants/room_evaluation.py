@@ -4,6 +4,11 @@ from .mutant import mutants
 
 MUTANTS = [
     *mutants(
+        "data/tokens.py",
+        "tests/evaluation/test_language.py",
+        {"loss * count / (math.log(2) * self.bytes)": "loss / (math.log(2) * self.bytes)"},
+    ),
+    *mutants(
         "evaluation/language.py",
         "tests/evaluation/test_language.py tests/evaluation/test_protocols.py",
         {
@@ -13,11 +18,14 @@ MUTANTS = [
             "word.lower() in text.lower()": "word in text",
             '_encode(tokenizer, f" {word}")': "_encode(tokenizer, word)",
             "contexts = [ids[-most:] for": "contexts = [ids[:most] for",
-            "mean * len(text) / (math.log(2) * text.bytes)": "mean / (math.log(2) * text.bytes)",
+            "values = values[~is_end.to(target)]": "values = values[is_end.to(target)]",
             'return "\\n" + context.translate': "return context.translate",
             "integers(len(ids) - block, size": "integers(len(ids) // 2 - block, size",
             "start = len(context) - 1 - (longest - keep)": "start = len(context) - (longest - keep)",
             "rest = total - span - full * stride": "rest = 0",
+            '_pad([[1] * len(context) for context in contexts], "left")': (
+                '_pad([[1] * len(context) for context in contexts], "right")'
+            ),
             "block: int = 1024,\n    batch_size: int = 4,\n    iterations: int = 1000": (
                 "block: int = 1024,\n    batch_size: int = 4,\n    iterations: int = 100"
             ),
@@ -73,6 +81,7 @@ MUTANTS = [
                 'f1_score(labels, predictions, zero_division=0, average="macro")'
             ),
             "CountVectorizer(binary=True,": "CountVectorizer(binary=False,",
+            ".fit(train[name])": ".fit([*train[name], *validation[name]])",
         },
     ),
     *mutants(

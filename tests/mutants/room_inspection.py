@@ -10,7 +10,7 @@ MUTANTS = [
             "SAME = 0.5": "SAME = 0.95",
             "SMALLEST = 0.01": "SMALLEST = 0.05",
             "WEAK = 1e-5": "WEAK = 1e-2",
-            "threshold: float = 0.15": "threshold: float = 0.3",
+            "THRESHOLD = 0.15": "THRESHOLD = 0.3",
             "    if corners != 2:\n        return corners < 2\n": "    return corners < 2\n",
             "return corners < 2": "return corners > 2",
             "return corners < 2\n    return bool(above.ravel()[np.abs(vector).argmax()])": (
@@ -108,7 +108,18 @@ MUTANTS = [
             "np.hypot(errors[:-1], errors[1:])": "np.asarray(errors[:-1])",
             "if self.denied and verdict is not None": "if False",
             "return last / first - 1,": "return last / first,",
+            "float(np.linalg.norm(errors)) / max(len(errors), 1)": "float(np.mean(errors))",
         },
+    ),
+    *mutants(
+        "inspection/report/layers.py",
+        "tests/inspection/test_layers.py",
+        {'config.sparsifier not in ("mlp", "none")': 'config.sparsifier != "mlp"'},
+    ),
+    *mutants(
+        "inspection/report/summary.py",
+        "tests/inspection/test_report.py",
+        {"== self.higher_is_better and gain else": "== self.higher_is_better else"},
     ),
     *mutants(
         "inspection/measure/attention.py",

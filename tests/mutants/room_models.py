@@ -118,7 +118,14 @@ MUTANTS = [
             "return z[:, 0]": "return z[:, 1]",
         },
     ),
-    *mutants("models/autoencoder.py", POOLING, {"int(patches * (1 - ratio) + 1e-9)": "int(patches * (1 - ratio))"}),
+    *mutants(
+        "models/autoencoder.py",
+        POOLING,
+        {
+            "int(patches * (1 - ratio) + 1e-9)": "int(patches * (1 - ratio))",
+            "last_hidden_state.mean(dim=1)": "last_hidden_state[:, 1:].mean(dim=1)",
+        },
+    ),
     *mutants(
         "models/distillation.py",
         "tests/models/test_distillation.py tests/models/test_distillation_loss.py",
@@ -134,6 +141,9 @@ MUTANTS = [
                 "y if self.prototypes is None else self.prototypes(y)"
             ),
             "self.teacher.train(False).requires_grad_(False)": "self.teacher.requires_grad_(False)",
+            "return self.student.crate.orthogonality_penalty()": (
+                "return self.student.crate.orthogonality_penalty().detach()"
+            ),
         },
     ),
     *mutants(

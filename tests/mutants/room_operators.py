@@ -26,6 +26,7 @@ MUTANTS = [
             "(mask.cumsum(-1) - 1).clamp(min=0)": "mask.cumsum(-1).clamp(min=0, max=0)",
             "query, key, value = (self.split(x)": "key, query, value = (self.split(x)",
             "else w @ self.metric, w, w": "else w @ self.metric.mT, w, w",
+            "(images[:-1] - images[-1]).mT, images[-1]": "images[:-1].mT, images[-1]",
         },
     ),
     *mutants(
@@ -57,6 +58,11 @@ MUTANTS = [
         "operators/attention.py",
         "tests/inspection/test_interventions.py",
         {"out = out * self.head_mask": "out = out"},
+    ),
+    *mutants(
+        "operators/sparsify.py",
+        "tests/inspection/test_interventions.py",
+        {"torch.lerp(eye, fused, factor)": "torch.lerp(fused, eye, factor)"},
     ),
     *mutants(
         "operators/sparsify.py",

@@ -63,7 +63,7 @@ MUTANTS = [
             "return Step(inner.regularized(total / count)": "return Step(inner.regularized(total / masked.numel())",
             "return Step(inner.regularized(loss), len(ids))": "return Step(loss, len(ids))",
             "UNLEARNED = 0.01": "UNLEARNED = 1.0",
-            "validation.bytes / math.log(2)": "validation.bytes / math.log(10)",
+            "bits_per_byte(1.0)": "bits_per_byte(2.0)",
             "RandomBlocks(train, block + 1, seed": "RandomBlocks(train, block, seed",
             '"accuracy": correct.sum(dim=1) / divisor': '"accuracy": correct.mean(dim=1)',
         },

@@ -4,6 +4,7 @@ from . import (
     room_data,
     room_evaluation,
     room_inspection,
+    room_logic,
     room_models,
     room_objective,
     room_operators,
@@ -20,6 +21,7 @@ ROOMS = {
         room_data,
         room_evaluation,
         room_inspection,
+        room_logic,
     )
 }
 

@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from torch import nn
 
 from codingrate import CrateError
 from codingrate.operators import attention, attention_mask
@@ -81,6 +82,19 @@ def test_the_future_cannot_be_seen(case):
         assert not torch.allclose(other[:, t + 1 :], whole[:, t + 1 :])
         shorter = case.run(module, z[:, : t + 1])
         torch.testing.assert_close(shorter, whole[:, : t + 1], rtol=0, atol=1e-12)
+
+
+@every
+@pytest.mark.parametrize("padding", [None, "right", "left"])
+def test_the_first_queries_alone_are_those_of_all(case, padding):
+    module = case.build()
+    mask = None if padding is None else right_padding() if padding == "right" else right_padding().flip(1)
+    z = case.tokens(3, 7)
+    whole, attention = module(z, mask, True)
+    for fused in (True, False):
+        out, part = module(z, mask, not fused, 3)
+        torch.testing.assert_close(out, whole[:, :3], rtol=0, atol=1e-12)
+        assert fused or torch.equal(part, attention[:, :, :3])
 
 
 class Kept:
@@ -200,6 +214,29 @@ def test_bases_are_the_columns_the_tokens_meet(name):
     torch.testing.assert_close(module.codes(z), codes, rtol=0, atol=1e-12)
 
 
+class Doubled(nn.Linear):
+    """A projection that applies another matrix than its weight, as one with an adapter does; the bias is its own."""
+
+    def forward(self, z):
+        return super().forward(2 * z)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("name", ["mssa", "mssa-tied", "tssa"])
+@pytest.mark.parametrize("orthonormal", [False, True])
+def test_a_wrapped_projection_acts_by_the_matrix_and_the_bias_that_it_applies(name, orthonormal, biased):
+    case = next(c for c in ATTENTIONS if str(c) == name)
+    module, plain = (case.build(orthonormal=orthonormal) for _ in range(2))
+    module.project, plain.project = (kind(15, 15, bias=biased).double() for kind in (Doubled, nn.Linear))
+    plain.load_state_dict(module.state_dict())
+    with torch.no_grad():
+        plain.project.weight.mul_(2)
+    z = case.tokens(2, 7)
+    torch.testing.assert_close(module.bases, plain.bases, rtol=0, atol=1e-12)
+    torch.testing.assert_close(module.codes(z), plain.codes(z), rtol=0, atol=1e-12)
+    torch.testing.assert_close(module(z)[0], plain(z)[0], rtol=0, atol=1e-12)
+
+
 @softmaxed
 @pytest.mark.parametrize("padding", [False, True])
 def test_gradients_in_half_precision_are_those_of_the_products(case, padding, monkeypatch):
@@ -220,3 +257,28 @@ def test_gradients_in_half_precision_are_those_of_the_products(case, padding, mo
     assert not torch.equal(products, fused)  # two kernels, two roundings
     for result in (products, fused):
         assert float((result - exact).norm() / exact.norm()) < 0.1  # 8 bits of mantissa through about 20 roundings
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@statistics
+def test_token_statistics_in_half_precision_are_those_of_double_precision(case, dtype):
+    """Tokens of size 0, 1e-4 and 300, whose squares half precision cannot hold, in value and gradient."""
+    sizes = torch.tensor([0, 1e-4, 1e-4, 1, 300, 1, 1e-4])[:, None]
+    half = case.build(dtype)
+    z = (torch.randn(2, 7, case.dim) * sizes).to(dtype)
+    direction = torch.randn(2, 7, case.dim).to(dtype)
+    mask = torch.ones(2, 7, dtype=torch.bool)
+    mask[1, :2] = False  # padding in front
+
+    def results(module, z):
+        z = z.detach().requires_grad_()
+        out = module(z, mask)[0]
+        out.backward(direction.to(out.dtype))
+        return [out.detach(), z.grad, *(parameter.grad for parameter in module.parameters())]
+
+    exact = results(copy.deepcopy(half).double(), z.double())
+    for one, other in zip(results(half, z), exact, strict=True):
+        assert one.dtype == dtype
+        assert one.isfinite().all()
+        # the projections, the output map and their gradients round to half precision, a few times each
+        assert float((one.double() - other).norm() / other.norm()) < 8 * torch.finfo(dtype).eps

@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 
+from codingrate.errors import CrateError
 from codingrate.recipes import save_recipe
 from codingrate.runs.callbacks import Metrics
 from codingrate.runs.trainer import STAGING
@@ -66,6 +67,29 @@ def test_a_full_disk_in_a_checkpoint(tmp_path, uninterrupted, monkeypatch, name,
     assert not (cut / "checkpoints" / STAGING).exists(), "the failed checkpoint gives its space back"
     train_few(cut, changes, resume=True)
     assert_same(saved(whole), saved(cut))
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("name", ["torch.save", "transformers.modeling_utils.safe_save_file"])
+def test_libraries_that_hide_the_reason(tmp_path, monkeypatch, train_few, name, full):
+    """PyTorch says "unexpected pos"; only if a small file cannot be written either, the disk is full."""
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("unexpected pos 64 vs 0")
+
+    def no_room(**kwargs):
+        raise FULL
+
+    folder = tmp_path / "run"
+    file = folder / ("checkpoints/checkpoint-5" if name == "torch.save" else "model/best")
+    with monkeypatch.context() as patch:
+        patch.setattr(name, fail)
+        if full:
+            patch.setattr("tempfile.TemporaryFile", no_room)
+            refused(f"cannot write {file}: No space left", train_few, folder, FIVE)
+        else:
+            with pytest.raises((CrateError, RuntimeError), match="unexpected pos"):
+                train_few(folder, FIVE)
 
 
 def test_a_full_disk_in_the_first_checkpoint(tmp_path, monkeypatch, train_few):
@@ -159,7 +183,9 @@ def test_a_disk_that_is_full(tmp_path, train_few, few):
         [*mount, f"{small} && {call}; code=$?; cp -r {disk}/run {kept}; exit $code"],
         env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    assert str(disk / "run") in one_error(done)
+    message = one_error(done)
+    assert str(disk / "run") in message
+    assert "No space left on device" in message
     assert names(kept), "some checkpoints were written before"
     train_few(kept, changes, resume=True)
     train_few(tmp_path / "whole", changes)

@@ -66,7 +66,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, uninterrupted, inte
         assert weights[0].read_bytes() == weights[1].read_bytes(), "student, teacher and center too"
 
 
-def test_a_measurement_due_after_the_checkpoint_is_made_up_for(tmp_path, uninterrupted, monkeypatch, train_few):
+def test_a_measurement_at_the_step_of_a_checkpoint_is_not_repeated(tmp_path, uninterrupted, monkeypatch, train_few):
     changes, cut = {"run.layerwise_epochs": 1, "run.checkpoint_steps": 4}, tmp_path / "cut"
     whole = uninterrupted(changes)
 
@@ -77,7 +77,7 @@ def test_a_measurement_due_after_the_checkpoint_is_made_up_for(tmp_path, uninter
         patch.setattr(Metrics, "on_save", interrupted)
         with pytest.raises(StoppedError):
             train_few(cut, changes)
-    assert len(lines(cut, "layerwise")) == 1
+    assert len(lines(cut, "layerwise")) == 2, "at steps 0 and 4"
     train_few(cut, changes, resume=True)
     assert [line["epoch"] for line in lines(cut, "layerwise")] == [0, 1, 2, 3]
     assert measured(cut) == measured(whole)
@@ -112,6 +112,40 @@ def test_settings_of_execution_may_change_on_resuming(tmp_path, uninterrupted, i
     train_few(cut, {"run.checkpoint_steps": 3, "run.save_total_limit": 1, "run.log_steps": 2}, resume=True)
     assert_same(saved(whole), saved(cut))
     assert names(cut) == ["checkpoint-12"]
+
+
+def test_the_interval_between_checkpoints_may_change_on_resuming(tmp_path, interrupt, train_few):
+    interrupt(tmp_path / "cut", FIVE, 6)
+    train_few(tmp_path / "cut", {"run.checkpoint_steps": 2, "run.save_total_limit": 9}, resume=True)
+    assert names(tmp_path / "cut") == [f"checkpoint-{step}" for step in (5, 6, 8, 10, 12)]
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "constant"])
+def test_a_run_can_be_made_longer(tmp_path, uninterrupted, monkeypatch, schedule, train_few):
+    """From the checkpoint on, the learning rate is that of the longer run; a constant one gives the same model."""
+    changes, rates, plain = {"schedule.scheduler": schedule}, {}, CrateTrainer.training_step
+
+    def training_step(self, *args, **kwargs):
+        rates[self.state.global_step] = self.optimizer.param_groups[0]["lr"]
+        return plain(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CrateTrainer, "training_step", training_step)
+        whole = uninterrupted(changes)
+        expected = {step: rate for step, rate in rates.items() if step >= 8}
+        train_few(tmp_path / "run", {**changes, "schedule.epochs": 2})
+        rates.clear()
+        train_few(tmp_path / "run", changes, resume=True)
+    assert rates == expected
+    if schedule == "constant":
+        assert_same(saved(whole), saved(tmp_path / "run"))
+    refused(
+        "schedule.epochs=3.0, not 2.0; it can be raised, but not lowered",
+        train_few,
+        tmp_path / "run",
+        {**changes, "schedule.epochs": 2},
+        resume=True,
+    )
 
 
 # Ctrl-C and SIGTERM

@@ -182,7 +182,8 @@ def test_a_pipeline_sees_images_as_the_evaluation_does(tmp_path, changes):
         **changes,
     }  # fmt: skip
     run = train_toy(tmp_path / "run", changes)
-    classifier = pipeline("image-classification", model=str(run.model_folder()), device="cpu")
+    run.model().save_pretrained(tmp_path / "again")
+    classifier = pipeline("image-classification", model=str(tmp_path / "again"), device="cpu")
     files = sorted(images.rglob("*.png"))[::4]
     for file, answers in zip(files, run.predict(files), strict=True):
         expected = {answer["label"]: answer["score"] for answer in classifier(Image.open(file))}

@@ -174,6 +174,26 @@ def test_layers_are_measured_at_the_right_epochs(finished, tmp_path):
     assert [row["layer"] for row in table.to_dict("records")] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [({"run.layerwise_epochs": 0.5}, [0, 2, 4, 6]), ({"run.layerwise_epochs": 1.25}, [0, 5]),
+     ({"run.layerwise_steps": 3}, [0, 3, 6]), ({"run.layerwise_steps": 4, "run.layerwise_epochs": 0.5}, [0, 4])],
+    ids=str,
+)  # fmt: skip
+def test_layers_are_measured_within_an_epoch(tmp_path, few, changes, steps):
+    train_toy(tmp_path / "run", {**few, "schedule.steps": 7, "run.layerwise_images": 4, **changes})
+    assert [(line["step"], line["epoch"]) for line in lines(tmp_path / "run", "layerwise")] == [
+        (step, step / 4) for step in steps
+    ]
+
+
+def test_the_live_loss_is_the_loss_of_the_log(tmp_path, few):
+    """A step of four accumulated batches: its loss is their mean, not a share of it."""
+    trainer = toy_trainer(tmp_path / "run", {**few, "run.per_device_batch_size": 5, "schedule.steps": 1})
+    trainer.train()
+    assert trainer.recent_loss == pytest.approx(lines(tmp_path / "run", "training")[0]["loss"], rel=0.1)
+
+
 @pytest.mark.parametrize("samples", [1000, 60])
 def test_the_papers_protocol_measures_both_splits(tmp_path, monkeypatch, samples):
     """At most 1000 samples of each split: the digits have 1,438 training and 359 test images."""

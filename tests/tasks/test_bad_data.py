@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 from PIL import Image
 
+from codingrate.data.sources import image_dataset
+from codingrate.runs import Run
 from tests.data.conftest import encoded, picture, write_classes
 from tests.refusals import refused
-from tests.runs.toys import lines, train_toy
+from tests.runs.toys import assert_same, lines, saved, train_toy
 
 COLOR = {"augment.channels": 3, "schedule.steps": 3, "schedule.batch_size": 8}
 
@@ -21,25 +26,61 @@ def damage(root, count):
 
 
 def attempt(tmp_path, data, **changes):
-    return train_toy(tmp_path / "run", {**COLOR, "data.name": str(data), **changes})
+    resume = changes.pop("resume", False)
+    return train_toy(tmp_path / "run", {**COLOR, "data.name": str(data), **changes}, resume=resume)
 
 
-def test_unreadable_images_are_skipped_and_named(tmp_path):
+def test_unreadable_images_are_left_out_and_named(tmp_path, caplog):
     data = write_classes(tmp_path / "data", {"ape": 10, "bee": 12})
     damage(data, 2)
-    run = attempt(tmp_path, data, **{"data.max_corrupt": 0.4, "schedule.steps": 6})
-    entries = lines(tmp_path / "run", "unreadable")
-    assert sum(line["unreadable"] for line in entries) >= 4
-    assert all(line["first_unreadable"].startswith(str(data)) for line in entries)
+    with caplog.at_level("WARNING", "codingrate"):
+        run = attempt(tmp_path, data, **{"data.max_corrupt": 0.4, "schedule.steps": 6, "data.workers": 1})
+    assert any("4 of 22 images cannot be read" in message and "ape/000.png" in message for message in caplog.messages)
+    assert lines(tmp_path / "run", "unreadable") == []
+    assert json.loads((run.folder / "data.json").read_text())["unreadable"] == [
+        "ape/000.png", "ape/001.png", "bee/000.png", "bee/001.png",
+    ]  # fmt: skip
+    assert run.task.data.total == 18, "an opened run leaves them out too"
     report = run.evaluate()
     assert run.metrics["top1"] == pytest.approx(report.top1, abs=1e-9)
     assert run.metrics["loss"] == pytest.approx(report.loss, rel=1e-5)
 
 
+def test_unreadable_files_may_be_removed_before_a_longer_resume(tmp_path):
+    """They are judged over all images before the first epoch, and neither the split nor training depends on them."""
+    data = write_classes(tmp_path / "data", {"ape": 10, "bee": 12})
+    damage(data, 2)
+    copy = shutil.copytree(data, tmp_path / "copy")
+    changes = {"schedule.steps": None, "schedule.scheduler": "constant", "run.checkpoint_steps": 3}
+    attempt(tmp_path, data, **changes, **{"data.max_corrupt": 0.2, "schedule.epochs": 2})
+    for folder in (data, copy):
+        for file in (*folder.glob("*/000.png"), *folder.glob("*/001.png")):
+            file.unlink()
+    changes["schedule.epochs"] = 4
+    run = attempt(tmp_path, data, resume=True, **changes)
+    clean = train_toy(tmp_path / "clean", {**COLOR, **changes, "data.name": str(copy)})
+    assert_same(saved(run.folder), saved(clean.folder))
+
+
+def test_a_row_of_a_table_that_cannot_be_read_is_left_out(tmp_path):
+    content = [encoded(picture(index)) for index in range(12)]
+    content[3] = b"no image"
+    (tmp_path / "data").mkdir()
+    image_dataset(content, [0, 1] * 6, ["ape", "bee"]).to_parquet(tmp_path / "data" / "train.parquet")
+    run = attempt(tmp_path, tmp_path / "data", **{"data.max_corrupt": 0.1})
+    assert run.task.unreadable == ("row 3 of train",)
+    assert run.task.data.total == 11
+    assert Run(run.folder).on_data(str(tmp_path / "data")).data.total == 11
+    other = Run(run.folder).on_data(str(write_classes(tmp_path / "other", {"ape": 3, "bee": 3})))
+    assert other.unreadable == (), "the names are those of the run's own data"
+
+
 def test_a_batch_without_readable_images_has_no_loss(tmp_path):
+    """A stream cannot be checked before it is read."""
     data = write_classes(tmp_path / "data", {"ape": 6, "bee": 6})
     damage(data, 2)
-    run = attempt(tmp_path, data, **{"data.max_corrupt": 0.6, "schedule.batch_size": 1, "schedule.steps": 10})
+    changes = {"data.streaming": True, "schedule.batch_size": 1, "schedule.steps": 10, "data.test_share": 0.5}
+    run = attempt(tmp_path, data, **{**changes, "data.max_corrupt": 0.8})
     losses = [line["loss"] for line in lines(tmp_path / "run", "training")]
     assert losses.count(0.0) == sum(line["unreadable"] for line in lines(tmp_path / "run", "unreadable")[:1])
     assert 0.0 in losses
@@ -56,7 +97,7 @@ def test_too_many_unreadable_images(tmp_path):
 def test_no_readable_images(tmp_path):
     data = write_classes(tmp_path / "data", {"ape": 5, "bee": 5})
     damage(data, 5)
-    refused("all 8 images cannot be read", attempt, tmp_path, data, **{"data.max_corrupt": 1.0})
+    refused("all 10 images cannot be read", attempt, tmp_path, data, **{"data.max_corrupt": 1.0})
 
 
 @pytest.mark.parametrize("channels", [1, 3])

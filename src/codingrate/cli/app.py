@@ -9,14 +9,18 @@ import ctypes
 import logging
 import os
 import shlex
+import signal
 import sys
 import tempfile
 import threading
 import traceback
 from collections.abc import Sequence
+from functools import cache
+from types import FrameType
 from typing import Annotated, Any, cast
 
 import typer
+from rich.markup import escape
 
 from .. import __version__
 from .._distributed import exit_together, first_process
@@ -112,7 +116,7 @@ def _keep_freed_memory() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command.
 
-    Exit codes: 0 for success, 1 for an error, 2 for a wrong call, 70 for a bug, 130 after Ctrl-C.
+    Exit codes: 0 for success, 1 for an error, 2 for a wrong call, 70 for a bug, 130 after Ctrl-C, 143 after SIGTERM.
     """
     # A thread that waits for others spins for milliseconds by default. If another process, such as a loader worker,
     # needs the core, that makes training several times slower; a short spin costs little.
@@ -128,11 +132,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments = ["--help"]
     if not first_process():  # of several processes, only the first prints results
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    debug = "--debug" in arguments
+    debug, handler = "--debug" in arguments, _catch_terminate()
     hook, threading.excepthook = threading.excepthook, threading.excepthook if debug else _note_thread
-    command = typer.main.get_command(app)
     try:
-        code = command.main([a for a in arguments if a != "--debug"], prog_name="crate", standalone_mode=False)
+        code = command().main([a for a in arguments if a != "--debug"], prog_name="crate", standalone_mode=False)
         if code == 130:  # typer's own answer to Ctrl-C
             _fail("stopped", 130)
         sys.stdout.flush()
@@ -156,7 +159,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
             code = _fail(f"this is a bug ({type(error).__name__}); please report it with the log {_log(arguments)}", 70)
     finally:
         threading.excepthook = hook
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@cache
+def command() -> Any:
+    """Return the command of typer; brackets in its help are text, not markup of rich."""
+    built: Any = typer.main.get_command(app)
+    for one in (built, *built.commands.values()):
+        for part in (one, *one.params):
+            part.help = escape(part.help or "")
+    return built
+
+
+def _catch_terminate() -> Any:
+    """Let SIGTERM end the command as Ctrl-C does, so that temporary files are removed; return the handler before."""
+    process = os.getpid()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:  # a worker that has just been started
+            os._exit(128 + number)
+        signal.signal(number, signal.SIG_DFL)  # the second one ends it at once
+        os.write(2, b"crate: stopped\n")
+        raise SystemExit(128 + number)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    return signal.signal(signal.SIGTERM, stop) if in_main else None
 
 
 def _note_thread(failure: threading.ExceptHookArgs) -> None:

@@ -26,6 +26,7 @@ from .output import (
     open_run,
     percent,
     print_json,
+    print_note,
     print_table,
     save_report,
 )
@@ -118,6 +119,8 @@ def evaluate(
         print_json({**about, **report.to_dict(), **shown, "folder": str(folder)})
         return
     _show(report, f"{run}, checkpoint {checkpoint}, {_part(report)} {name}")
+    if note := getattr(report, "note", None):
+        print_note(note)
     for name, metrics in rivals.items():
         print(f"baseline {name}: " + ", ".join(f"{key} {value:.4f}" for key, value in metrics.items()))
     print(f"results in {folder}")
@@ -182,6 +185,7 @@ def _show(report: Any, title: str) -> None:
         print(
             f"{title}: {report.cross_entropy:.4f} nats per token, perplexity {report.perplexity:.2f}, "
             f"{report.bits_per_byte:.4f} bits per byte; {_counted(report.tokens, report.total, 'tokens')}, "
+            f"{report.ends:,} of them ends of documents, "
             f"windows of {report.block}"
         )
     elif isinstance(report, SentenceReport):

@@ -11,7 +11,7 @@ def explore(
     sources: Annotated[
         list[str] | None,
         Argument(
-            metavar="[RUN|NAME]...",
+            metavar="RUN|NAME",
             help="Run folders, saved models or model names. Default: all trained models that ship with the package.",
             show_default=False,
         ),
@@ -24,7 +24,7 @@ def explore(
     """Open models in the browser: look at every layer, change a part, compare, and watch a run that trains.
 
     The app runs on this machine and sends nothing to any other. Ctrl-C ends it. It needs the extra `explore`:
-    pip install 'codingrate[explore]'.
+    pip install '.[explore]' in a clone of the repository.
     """
     from ..explorer import launch
     from .output import print_note

@@ -226,7 +226,13 @@ def segment(
     model: ModelArgument,
     images: Images,
     masks: Annotated[int, Option(min=1, help="Largest number of regions per image.")] = 3,
-    threshold: Annotated[float, Option(help="Cosine above which two patches are alike, in [0, 1).")] = 0.15,
+    threshold: Annotated[
+        float | None,
+        Option(
+            help="Cosine above which two patches are alike, in [0, 1). Default: 0.15, or in an image in which "
+            "this separates no patches, the mean cosine of two patches."
+        ),
+    ] = None,
     layer: LayerOption = None,
     refine: Annotated[bool, Option(help="Refine masks to the edges of the image.")] = True,
     rule: RuleOption = MaskRule.symmetric,
@@ -268,17 +274,17 @@ def segment(
         return
     rows = [
         (entry["image"], str(one["layer"]), str(number), ", ".join(map(str, part["box"])), f"{part['area']:.1%}",
-         f"{part['border']:.0%}", f"{part['cut_quality']:.3f}")
+         f"{part['border']:.0%}", f"{part['cut_quality']:.3f}", f"{part['threshold']:.2f}")
         for entry in results
         for one in entry["layers"]
         for number, part in enumerate(one["segments"], 1)
     ]  # fmt: skip
-    columns = ("image", "layer", "region", "x, y, width, height", "area", "border", "cut quality")
+    columns = ("image", "layer", "region", "x, y, width, height", "area", "border", "cut quality", "threshold")
     print_table(f"regions found by {model}", columns, rows)
     empty = sum(not any(one["segments"] for one in entry["layers"]) for entry in results)
     print(f"{len(rows)} regions in {len(results)} images{f', none in {empty}' if empty else ''}; pictures in {folder}")
     if empty:
-        print(f"if all patches are alike at --threshold {threshold:g}, nothing can be cut; try one that is nearer to 1")
+        print("if too many patches are alike, nothing can be cut; try a --threshold nearer to 1, or another --layer")
     print_indented(ABOUT_REGIONS, "", "")
 
 
@@ -309,6 +315,7 @@ def _save_segments(folder: Path, name: str, image: Image, segments: Sequence[Seg
             "area": float(part.mask.mean()),
             "border": part.border,
             "cut_quality": part.cut_quality,
+            "threshold": part.threshold,
             "mask": str(folder / file),
         }
         for part, file in zip(segments, list(pictures)[1:], strict=True)

@@ -7,8 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,12 +16,15 @@ import typer
 from typer import Argument, Option
 
 from .._distributed import first_process
+from .._progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..runs import Run
     from ..runs.folder import Checkpoint
+
+
+SHORT = 30
+"""Number of characters up to which the cell of a table stays on one line."""
 
 
 def _checkpoint(text: str) -> Checkpoint:
@@ -102,18 +104,31 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; the first column is aligned to the left, the others to the right."""
+    """Print a table; the first column is aligned to the left, the others to the right.
+
+    Columns with long cells are folded to fit the terminal, and headers too. Numbers and other short cells never are.
+    """
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
 
-    table, short = Table(), all(len(row[0]) <= 30 for row in rows)
-    for index, column in enumerate(columns):
-        wraps = index == 0 and not short
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=not wraps, overflow="fold")
+    table, console = Table(), Console(markup=False, emoji=False)
+    widths = [max((cell_len(row[index]) for row in rows), default=0) for index in range(len(columns))]
+    borders = 3 * len(columns) + 1
+    if sum(map(max, widths, map(cell_len, columns))) + borders > console.width:
+        columns = [
+            textwrap.fill(name, max(width, 8), break_long_words=False)
+            for name, width in zip(columns, widths, strict=True)
+        ]
+    headers = [max(map(cell_len, name.split("\n"))) for name in columns]
+    narrowest = [max(pair) if pair[0] <= SHORT else SHORT // 2 for pair in zip(widths, headers, strict=True)]
+    for index, (column, width) in enumerate(zip(columns, widths, strict=True)):
+        table.add_column(column, justify="right" if index else "left", no_wrap=width <= SHORT, overflow="fold")
     for row in rows:
         table.add_row(*row)
     print(title)
-    Console().print(table)
+    console.width = max(console.width, sum(narrowest) + borders)
+    console.print(table)
 
 
 def print_indented(text: str, first: str = "    ", rest: str = "    ") -> None:
@@ -133,18 +148,6 @@ def print_note(text: str) -> None:
     """Print a note on standard error."""
     if first_process():
         print(f"note: {text}", file=sys.stderr)
-
-
-@contextmanager
-def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
-    """Show a progress bar on standard error, and yield a function that advances it. A total of 0 means unknown."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    quiet = not sys.stderr.isatty() or not first_process()
-    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
-        task = bar.add_task(description, total=total or None)
-        yield lambda amount=1: bar.advance(task, amount)
 
 
 def thousands(value: float) -> str:

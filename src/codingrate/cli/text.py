@@ -134,13 +134,20 @@ def perplexity(
     ] = False,
     order: Annotated[int, Option(min=1, help="Order n of the baseline.")] = 3,
     limit: Annotated[int | None, Option(min=2, help="Number of tokens from the start. Default: all.")] = None,
+    end_of_document: Annotated[
+        bool, Option(help="Count the end-of-document token after each document. Default: it is counted.")
+    ] = True,
     batch_size: Annotated[int, Option("--batch-size", min=1, max=2**20, help="Windows per forward pass.")] = 8,
     checkpoint: CheckpointOption = "last",
     as_json: Json = False,
 ) -> None:
-    """Measure the cross-entropy per token in nats, the perplexity and the bits per byte of a text."""
+    """Measure the cross-entropy per token in nats, the perplexity and the bits per byte of a text.
+
+    The first token of a text is not predicted. The end-of-document token after each document is.
+    """
     opened = open_run(run)
     reading: dict[str, Any] = {"split": split, "text_column": text_column, "separate": separate, "limit": limit}
+    reading["end_of_document"] = end_of_document
     windows: dict[str, Any] = {"block": block, "stride": stride, "sampled": sampled, "batch_size": batch_size}
     report = opened.perplexity(data, **reading, **windows, checkpoint=checkpoint)
     rows: dict[str, dict[str, Any]] = {"model": report.to_dict()}
@@ -156,7 +163,9 @@ def perplexity(
     title = f"{run}, checkpoint {checkpoint}, {part} of {about['data']}"
     print_table(title, ("", "nats per token", "perplexity", "bits per byte", "time"), shown)
     drawn = f"stride {report.stride}" if report.error is None else f"drawn at random, ± {report.error:.4f}"
-    print(f"{report.tokens:,} tokens predicted, windows of {report.block}, {drawn}")
+    left_out = "" if sampled else ", which --no-end-of-document leaves out"
+    ends = f"{report.ends:,} of them ends of documents{left_out}" if end_of_document else "no ends of documents"
+    print(f"{report.tokens:,} tokens predicted, {ends}; windows of {report.block}, {drawn}")
 
 
 def lambada(

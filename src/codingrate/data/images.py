@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,8 @@ from .sources import (
 
 DIGITS_SEED, DIGITS_SHARE = 0, 0.2  # the built-in digits have one split, whatever the seed of the run
 PHOTOGRAPHS = ("temple", "flower")
+
+LeaveOut = Callable[[dict[str, Any], str, str], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -112,13 +114,15 @@ def load_images(
     streaming: bool = False,
     image_column: str | None = None,
     label_column: str | None = None,
+    leave_out: LeaveOut | None = None,
 ) -> ImageData:
     """Open labeled images by a short name (`dataset_names()`), a local path or a hub id, looked up in this order.
 
     `path` is where the files of a known dataset are; its class names are kept without the hub. If there is a single
     split, `test_share` of every class is held out by `split_seed`. A share of 1 opens data to evaluate a trained model:
     a single split is all test rows, one class is enough, and the columns need not be those that are given. Streams are
-    split by a hash of each image instead of by class.
+    split by a hash of each image instead of by class. `leave_out` removes images before a test split is held out; it is
+    given the splits and the names of the image and the label column, and is not for streams.
     """
     check_share("test_share", test_share)
     splits, whole = open_splits(name, kind="images", path=path, streaming=streaming), test_share == 1
@@ -139,6 +143,8 @@ def load_images(
     if streaming and classes is None and is_hub_id(name):
         raise CrateError(f"{name} has no class names, and its stream is too long to collect them; do not stream it")
     parts, classes = encode_classes(name, parts, label, classes, streaming, whole)
+    if leave_out is not None and not streaming:
+        parts = leave_out(parts, image, label)
     if not streaming and not whole:
         _check_classes(name, parts, label, classes)
     if "train" not in parts:

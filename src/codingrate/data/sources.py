@@ -190,6 +190,7 @@ def _open_hub(name: str, source: HubDataset, streaming: bool) -> Splits:
     chosen = (source.id,) if source.config is None else (source.id, source.config)
     load = functools.partial(datasets.load_dataset, *chosen, streaming=streaming, revision=source.revision)
     try:
+        _look_up(source)
         splits = load() if source.splits is None else {own: load(split=hub) for own, hub in source.splits.items()}
         return Splits(splits, functools.partial(_hub_version, source))
     except Exception as error:  # no network, unknown, gated or damaged: the advice is the same
@@ -197,6 +198,19 @@ def _open_hub(name: str, source: HubDataset, streaming: bool) -> Splits:
         if name != source.id:
             problem = f"cannot load {name!r} ({source.id} on the Hugging Face hub)"
         raise CrateError(f"{problem}; use the path of a local copy [{first_line(error)}]") from error
+
+
+def _look_up(source: HubDataset) -> None:
+    """Ask the hub once for a dataset that is not in the cache; `datasets` would ask six times, with growing pauses."""
+    from datasets import config
+    from datasets.naming import camelcase_to_snakecase
+    from huggingface_hub import HfApi, constants
+
+    owner, _, name = source.id.partition("/")
+    downloaded = os.path.join(constants.HF_HUB_CACHE, f"datasets--{owner}--{name}")
+    prepared = os.path.join(config.HF_DATASETS_CACHE, f"{owner}___{camelcase_to_snakecase(name)}")
+    if not os.path.isdir(downloaded) and not os.path.isdir(prepared):
+        HfApi().dataset_info(source.id, revision=source.revision, timeout=10)
 
 
 def _hub_version(source: HubDataset, split: str) -> str | None:
@@ -326,19 +340,18 @@ def _split_word(folder: Path, file: Path, kind: Kind) -> str | None:
     return f"{split}_{part}" if split and part and kind == "sentences" else split
 
 
-def _files_below(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+def _files_below(folder: Path, suffixes: tuple[str, ...], seen: Iterable[tuple[int, int]] = ()) -> list[str]:
     """Return the paths of files with one of the suffixes in a fixed order, without hidden ones.
 
-    Links to folders are followed, but no folder is read twice.
+    Links to folders are followed, but no folder is read twice, nor one of those already `seen`.
     """
     paths: list[str] = []
-    waiting, seen = [folder], set()
+    waiting, seen = [folder], set(seen)
     while waiting:
         parent = waiting.pop()
-        status = os.stat(parent)
-        if (status.st_dev, status.st_ino) in seen:
+        if (identity := _identity(parent)) in seen:
             continue
-        seen.add((status.st_dev, status.st_ino))
+        seen.add(identity)
         entries = _visible(parent)
         waiting += [Path(entry.path) for entry in reversed(entries) if entry.is_dir()]
         for entry in entries:
@@ -363,7 +376,16 @@ def _visible(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    return [Path(entry.path) for entry in _visible(folder) if entry.is_dir()]
+    """Return the folders in a folder, without links to itself or to a folder around it."""
+    around = set(map(_identity, (real := folder.resolve(), *real.parents)))
+    folders = (Path(entry.path) for entry in _visible(folder) if entry.is_dir())
+    return [path for path in folders if _identity(path) not in around]
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """Return a value that is the same for a folder and for links to it."""
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
 
 
 def _open_class_folders(root: Path) -> dict[str, Any]:
@@ -382,7 +404,12 @@ def _open_class_folders(root: Path) -> dict[str, Any]:
 
 
 def _open_classes(root: Path) -> Any:
-    images = {folder: _files_below(folder, IMAGE_SUFFIXES) for folder in _subfolders(root)}
+    classes: dict[tuple[int, int], Path] = {}
+    for folder in sorted(_subfolders(root), key=Path.is_symlink):  # a link to another class adds nothing
+        classes.setdefault(_identity(folder), folder)
+    read = {*classes, _identity(root)}
+    ordered = sorted(classes.items(), key=lambda item: item[1].name)
+    images = {folder: _files_below(folder, IMAGE_SUFFIXES, read - {own}) for own, folder in ordered}
     if not images:
         loose = _files_below(root, IMAGE_SUFFIXES)
         advice = "put the images of each class into a folder of their own" if loose else "it has no images either"

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import logging
+import math
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -197,6 +198,11 @@ class TokenFile:
     def array(self) -> NDArray[Any]:
         """Return the ids (count,), memory-mapped."""
         return np.memmap(self.path, np.dtype(self.dtype).newbyteorder("<"), "r", shape=(self.count,))
+
+    def bits_per_byte(self, loss: float, end_of_document: bool = True) -> float:
+        """Convert a loss in nats per token, with or without the ends of documents among the tokens."""
+        count = self.count if end_of_document else self.count - self.documents
+        return loss * count / (math.log(2) * self.bytes)
 
 
 def token_cache() -> Path:

@@ -38,6 +38,7 @@ class PerplexityReport(EvaluationReport):
     bits_per_byte: float | None
     """H · tokens of the text / (ln 2 · its UTF-8 bytes), comparable across tokenizers; None for plain ids."""
     tokens: int  # T
+    ends: int  # number of end-of-document tokens among the T; 0 if they are left out
     block: int  # number of tokens in a window
     stride: int | None  # number of tokens between the starts of two windows; None for random windows
     error: float | None  # standard error of `cross_entropy` over random windows; None if the whole text was read
@@ -55,14 +56,19 @@ def perplexity(
     batch_size: int = 8,
     device: torch.device | str | None = None,
     limit: int | None = None,
+    end_of_document: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> PerplexityReport:
     """Compute the cross-entropy of every token but the first, each predicted once, with sliding windows.
 
-    Windows of `block` tokens (default: the model's context length) move by `stride` (default: half a block). The first
-    window predicts the token after each of its own. Every later one predicts only the last `stride` of these, each
-    from more than block − stride and at most `block` tokens. A stride of 1 gives every token the longest context; a
-    stride of `block` is the fastest and gives the shortest. `limit` measures only the first tokens of the text.
+    Windows of `block` tokens (default: the model's context length) move by `stride` (default: half a block). Window
+    i reads x_{is} … x_{is+block−1}, for a stride s. The first window predicts the token after each of its own. Every
+    later one predicts only the last `stride` of these, each from more than block − stride and at most `block` tokens.
+    The last window is shorter if the text ends within it. A stride of 1 gives every token the longest context; a stride
+    of `block` is the fastest and gives the shortest. `limit` measures only the first tokens of the text.
+
+    The end-of-document token after each document is predicted and counted like any other. With
+    `end_of_document=False`, it is read as context but not counted; it is the `eos_token_id` of the model's config.
     `progress` is called after each batch with the number of tokens it predicted.
     """
     ids = _token_ids(tokens)[:limit]
@@ -74,10 +80,13 @@ def perplexity(
     if len(ids) < 2:
         raise CrateError(f"{len(ids)} tokens are too few to predict one from another; use a longer text")
     start = time.perf_counter()
-    sums, counts = _batch_losses(model, ids, _windows(len(ids), block + 1, stride, batch_size), device, progress)
-    mean = sum(sums) / sum(counts)
+    windows = _windows(len(ids), block + 1, stride, batch_size)
+    sums, counts, ends = _batch_losses(model, ids, windows, device, progress, end_of_document)
+    if not any(counts):
+        raise CrateError("the text has no tokens to predict but ends of documents; count them or use a longer text")
+    facts: dict[str, Any] = {"tokens": sum(counts), "ends": ends, "block": block, "stride": stride, "error": None}
     seconds = time.perf_counter() - start
-    return _report(tokens, mean, tokens=sum(counts), block=block, stride=stride, error=None, seconds=seconds)
+    return _report(tokens, sum(sums) / sum(counts), end_of_document, **facts, seconds=seconds)
 
 
 def sampled_loss(
@@ -94,7 +103,8 @@ def sampled_loss(
     """Compute the paper's validation loss (4.1.4, after nanoGPT): the mean over `iterations` batches of random windows.
 
     The start of a window is drawn uniformly from [0, n − block) with replacement; the window predicts the token after
-    each of its `block`. Its first tokens have little context, so this loss is higher than `perplexity` of the text.
+    each of its `block`, ends of documents included. Its first tokens have little context, so this loss is higher than
+    `perplexity` of the text.
     """
     ids = _token_ids(tokens)
     block = _context_length(model, CrateForCausalLM, "sampled_loss", block)
@@ -107,10 +117,10 @@ def sampled_loss(
     starts = np.random.default_rng(seed).integers(len(ids) - block, size=(iterations, batch_size))
     start = time.perf_counter()
     windows = [(batch_starts, block + 1, block) for batch_starts in starts.tolist()]
-    sums, counts = _batch_losses(model, ids, windows, device, progress)
+    sums, counts, ends = _batch_losses(model, ids, windows, device, progress)
     means = np.array(sums) / counts
     error = float(np.std(means, ddof=1) / math.sqrt(iterations)) if iterations > 1 else None
-    facts = {"tokens": sum(counts), "block": block, "stride": None, "error": error}
+    facts = {"tokens": sum(counts), "ends": ends, "block": block, "stride": None, "error": error}
     return _report(tokens, float(np.mean(means)), **facts, seconds=time.perf_counter() - start)
 
 
@@ -136,23 +146,32 @@ def _batch_losses(
     windows: Iterable[Windows],
     device: torch.device | str | None,
     progress: Callable[[int], None] | None,
-) -> tuple[list[float], list[int]]:
-    """Return the sum of −log P over the predicted tokens of each batch of windows, and the number of these tokens."""
-    target, sums, counts = move_to_device(model, device), [], []
+    end_of_document: bool = True,
+) -> tuple[list[float], list[int], int]:
+    """Return the sum of −log P over the counted tokens of each batch of windows, their number, and that of ends."""
+    target, sums, counts, ends = move_to_device(model, device), [], [], 0
+    end_id: Any = getattr(getattr(model, "config", None), "eos_token_id", None)
+    if end_id is None and not end_of_document:
+        raise CrateError("the model's config has no eos_token_id, so ends of documents are unknown; count all tokens")
+    end_ids = torch.tensor([] if end_id is None else end_id, dtype=torch.long)
 
-    def losses(batch: Windows) -> tuple[float, int]:
+    def losses(batch: Windows) -> tuple[float, int, int]:
         starts, length, predicted = batch
         stacked = torch.from_numpy(np.stack([ids[start : start + length] for start in starts]).astype(np.int64))
         values = next_token_losses(model, _check_token_ids(model, stacked).to(target), predicted)
-        return float(values.double().sum()), values.numel()
+        is_end = torch.isin(stacked[:, -predicted:], end_ids)
+        if not end_of_document:
+            values = values[~is_end.to(target)]
+        return float(values.double().sum()), values.numel(), int(is_end.sum()) if end_of_document else 0
 
     with eval_mode(model), torch.inference_mode():
-        for total, count in share(losses, windows):
+        for total, count, count_ends in share(losses, windows):
             sums.append(total)
             counts.append(count)
+            ends += count_ends
             if progress is not None:
                 progress(count)
-    return sums, counts
+    return sums, counts, ends
 
 
 def next_token_losses(model: nn.Module, windows: Tensor, predicted: int) -> Tensor:
@@ -165,8 +184,10 @@ def next_token_losses(model: nn.Module, windows: Tensor, predicted: int) -> Tens
     return losses.unflatten(0, (len(windows), predicted))
 
 
-def _report(text: TokenFile | NDArray[Any], mean: float, **facts: Any) -> PerplexityReport:
-    bits = mean * len(text) / (math.log(2) * text.bytes) if isinstance(text, TokenFile) else None
+def _report(
+    text: TokenFile | NDArray[Any], mean: float, end_of_document: bool = True, **facts: Any
+) -> PerplexityReport:
+    bits = text.bits_per_byte(mean, end_of_document) if isinstance(text, TokenFile) else None
     return PerplexityReport(mean, math.exp(mean) if mean < 700 else math.inf, bits, **facts, total=len(text))
 
 

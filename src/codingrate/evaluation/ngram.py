@@ -65,11 +65,15 @@ class NGram:
             history = np.concatenate(([-1], index[:-1]))
         return np.log(p)
 
-    def cross_entropy(self, tokens: NDArray[Any]) -> float:
-        """Return the mean of −log P in nats over all ids but the first, which language models do not predict either."""
-        if len(tokens) < 2:
+    def cross_entropy(self, tokens: NDArray[Any], left_out: Iterable[int] = ()) -> float:
+        """Return the mean of −log P in nats over all ids but the first, which language models do not predict either.
+
+        The ids in `left_out` are read but not counted.
+        """
+        counted = ~np.isin(tokens[1:], list(left_out))
+        if not counted.any():
             raise CrateError(f"{len(tokens)} tokens are too few to measure on; use at least 2")
-        return float(-self.log_probabilities(tokens)[1:].mean())
+        return float(-self.log_probabilities(tokens)[1:][counted].mean())
 
     def distribution(self, history: NDArray[Any] | list[int]) -> NDArray[np.float64]:
         """Return P(· | history) over all ids, (V,)."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import CrateError
+from ..errors import CrateError, missing_extra
 from ..runs import Run
 from .library import Library
 
@@ -61,7 +61,7 @@ def build_tab(tab: Callable[[], T]) -> T:
 def require_gradio() -> None:
     """Refuse to go on if gradio is not installed."""
     if importlib.util.find_spec("gradio") is None:
-        raise CrateError("the explorer needs gradio; install it with pip install 'codingrate[explore]'")
+        raise missing_extra("the explorer", "gradio", "explore")
 
 
 def build_app(library: Library | None = None) -> Any:

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 
+from .._files import write_json
 from ..errors import CrateError
 from ..operators import (
     TSSA,
@@ -29,7 +30,8 @@ from .config import CrateConfig
 from .embedding import PatchEmbedding, PositionTable, TextEmbedding
 from .layers import EncoderLayer, Layer, Step, Synthesis, orthogonality_gaps
 from .outputs import CrateModelOutput, Trace, can_return_tuple
-from .processing import image_processor
+from .processing import image_processor, stored_settings
+from .quantize import replace_modules
 
 
 @contextmanager
@@ -61,6 +63,15 @@ class CratePreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
     _no_split_modules = ["EncoderLayer", "DecoderLayer", "PatchEmbedding", "TextEmbedding"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    preprocessing: dict[str, Any] | None = None
+    """Settings of the image processor that this model reads images with, as in preprocessor_config.json. None stands
+    for the paper's evaluation crop of the config's image size."""
+
+    def post_init(self) -> None:
+        """Initialize the weights, which every model does at the end of its constructor."""
+        super().post_init()
+        if self.config.quantized:
+            replace_modules(self)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -231,13 +242,18 @@ class CratePreTrainedModel(PreTrainedModel):
         if (folder / "recipe.yaml").is_file() and not (folder / "config.json").is_file():
             raise CrateError(f"{folder}: is a run folder; codingrate.load({str(folder)!r}) loads its model")
         kwargs.setdefault("trust_remote_code", False)  # or transformers would ask, and run code after a "y"
-        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded  # with output_loading_info
+        if model.config.modality == "vision" and pretrained_model_name_or_path is not None:
+            model.preprocessing = stored_settings(pretrained_model_name_or_path, kwargs)
+        return loaded
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save weights and config, and for vision models the image processor that pipelines look for."""
+        """Save weights and config, and for vision models the model's image processor, which pipelines look for."""
         super().save_pretrained(save_directory, *args, **kwargs)
         if self.config.modality == "vision" and kwargs.get("is_main_process", True):
-            image_processor(self.config.image_sides, self.config.num_channels).save_pretrained(save_directory)
+            default = image_processor(self.config.image_sides, self.config.num_channels).to_dict()
+            write_json(Path(save_directory) / "preprocessor_config.json", self.preprocessing or default)
 
 
 class CrateModel(CratePreTrainedModel):

@@ -45,6 +45,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return contents
 
 
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read a JSON file of settings; one that names code to run raises an error."""
+    settings = read_json(path)
+    if "auto_map" in settings:
+        raise CrateError(f"{path.name} names code to run (auto_map), which is never run; remove the entry")
+    return settings
+
+
 def read_folder(folder: Path, *others: str) -> dict[str, Tensor]:
     """Read every tensor of a folder: from model.safetensors, from its shards, or else from the first of `others`."""
     index = folder / "model.safetensors.index.json"

@@ -71,6 +71,11 @@ def check_limits(fields: Mapping[str, Any]) -> None:
             raise CrateError(f"{name} is {shown}; it must be {bound}")
 
 
+def _number(value: Any) -> Any:
+    """Return the number that a string of digits denotes, and any other value as it is."""
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 10 else value
+
+
 _VISION_FIELDS = frozenset({
     "image_size", "patch_size", "num_channels", "stem", "patch_norm", "patch_dropout", "class_token",
     "interpolate_offset", "head_norm", "mask_ratio", "mask_space", "decoder_type", "decoder_layers",
@@ -167,6 +172,9 @@ class CrateConfig(PreTrainedConfig):
     mean of this ratio and that of ISTA's LASSO objective; or −[ΔR − λ‖Z‖₁]/n of its output (Hu et al.)."""
     objective_layers: Literal["one", "all"] = "one"
     """Layers whose objective a training step adds: one drawn at random, which costs little, or the mean of all."""
+
+    quantized: bool = False
+    """Whether linear maps and ISTA steps have 8-bit weights, for inference; `quantize` sets it."""
 
     # From data to tokens
     image_size: int | list[int] | tuple[int, int] = 224
@@ -298,6 +306,14 @@ class CrateConfig(PreTrainedConfig):
             raise CrateError(f"architectures is {names!r:.60}; it must be a list of names")
         self.architectures = list(names)  # an Auto class of several models iterates over them
         self.check()
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        """Set a field; ids of labels may be strings, as in JSON and in transformers' guides, and become numbers."""
+        if isinstance(value, dict) and key == "id2label":
+            value = {_number(index): label for index, label in value.items()}
+        elif isinstance(value, dict) and key == "label2id":
+            value = {label: _number(index) for label, index in value.items()}
+        super().__setattr__(key, value)
 
     @classmethod
     def field_names(cls) -> list[str]:

@@ -249,6 +249,7 @@ class CrateForSelfDistillation(CratePreTrainedModel):
         names = {name: name.replace("teacher.norm.", "head_norm.").removeprefix("teacher.") for name in state}
         kept = ("teacher.crate.", "teacher.norm.")
         model.load_state_dict({names[name]: tensor for name, tensor in state.items() if name.startswith(kept)})
+        model.preprocessing = self.preprocessing
         return model.eval()
 
     def start_from(self, backbone: CrateForImageClassification) -> None:

@@ -124,7 +124,6 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
         labels: Tensor | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: Tensor | int | None = None,
-        shift_labels: Tensor | None = None,
         **kwargs: Any,
     ) -> CrateTaskOutput:
         """Map ids (batch, n) to logits (batch, n, vocabulary); other keywords are those of the body.
@@ -135,8 +134,10 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
             labels: The ids themselves; they are shifted here.
             logits_to_keep: Number of positions from the end, or indices of positions, to compute logits for. 0: all.
             num_items_in_batch: Number of labels of an optimizer step that this batch is a part of.
-            shift_labels: Labels that are shifted already.
+            shift_labels: Labels that are shifted already. It is not in the signature, because transformers' Trainer
+                takes every argument there with "label" in its name for one that each batch has.
         """
+        shift_labels = kwargs.pop("shift_labels", None)
         body = self.crate(input_ids, attention_mask, position_ids=position_ids, return_dict=True, **kwargs)
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.head(body.last_hidden_state[:, keep])

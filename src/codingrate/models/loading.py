@@ -21,7 +21,7 @@ from .._files import atomic_folder, is_hub_id
 from .._state import seeded
 from ..errors import CrateError
 from .base import CrateModel, CratePreTrainedModel, CrateTextModel
-from .checkpoint_file import Report, join_names, read_folder, read_json
+from .checkpoint_file import Report, join_names, read_folder, read_json, read_settings
 from .classifier import CrateForImageClassification
 from .config import CrateConfig
 from .presets import build_config, model_class
@@ -58,10 +58,8 @@ def _load_folder(folder: Path) -> CratePreTrainedModel:
     """Load a saved model without transformers' `from_pretrained`, which may run code and fills in missing weights."""
     if not (folder / "config.json").is_file():
         raise CrateError("holds no saved model; give a folder that save_pretrained wrote")
-    for name in SETTINGS:
-        if (folder / name).is_file() and "auto_map" in read_json(folder / name):
-            raise CrateError(f"{name} names code to run (auto_map), which is never run; remove the entry")
-    settings = read_json(folder / "config.json")
+    files = {name: read_settings(folder / name) for name in SETTINGS if (folder / name).is_file()}
+    settings = files["config.json"]
     if is_twin(settings):
         return read_twin(folder, logging.getLogger("codingrate").warning)
     names = settings.get("architectures")
@@ -81,6 +79,7 @@ def _load_folder(folder: Path) -> CratePreTrainedModel:
     load_weights(model, read_folder(folder), cast("torch.dtype | None", model.config.dtype))
     model.config.dtype = model.dtype
     model.config.name_or_path = str(folder)
+    model.preprocessing = files.get("preprocessor_config.json")
     if model.can_generate() and (folder / "generation_config.json").is_file():
         model.generation_config = _read_generation_config(folder / "generation_config.json", model.config.vocab_size)
     return model.eval()
@@ -146,6 +145,7 @@ def untrained_like(model: CratePreTrainedModel, seed: int = 0) -> CratePreTraine
     """Return a model of the same class and config with random weights, on the same device in eval mode."""
     with seeded(seed):
         other = cast(Any, type(model))(type(model.config).from_dict(model.config.to_dict()))
+    other.preprocessing = model.preprocessing
     return cast(CratePreTrainedModel, other.eval().to(model.device))
 
 
@@ -160,7 +160,7 @@ def convert(
     """Write a released checkpoint or a model of transformers as a folder for `from_pretrained`, and return the model.
 
     `source` is a file for `load_released`, to which `known` is passed, or a folder or hub id for `from_transformers`.
-    Tokenizer and image processor of a model of transformers are copied. The folder is written as a whole. A folder that
+    Tokenizer and image processor of a model of transformers are kept. The folder is written as a whole. A folder that
     is not empty raises an error; with `overwrite` it is replaced if it holds a saved model and nothing else.
     """
     directory = Path(directory).expanduser()
@@ -188,11 +188,11 @@ def convert(
 
 
 def _copy_companions(folder: Path | None, draft: Path) -> None:
-    """Copy the image processor and the tokenizer of a model, unless they name code to run."""
+    """Copy the tokenizer of a model, unless it names code to run."""
     files = [] if folder is None else [folder / name for name in COMPANIONS if (folder / name).is_file()]
     for file in files:
-        if file.name in SETTINGS and "auto_map" in read_json(file):
-            raise CrateError(f"{file}: names code to run (auto_map), which is never run; remove the entry")
+        if file.name in SETTINGS:
+            read_settings(file)
         shutil.copyfile(file, draft / file.name)
 
 
@@ -226,6 +226,8 @@ def transfer_body(
     if source_body.embedding.positions is not None:
         weights["embedding.positions.weight"] = source_body.embedding.positions.for_grid(model.config.grid).detach()
     load_body(model.crate, weights)
+    if model.config.image_sides == source_model.config.image_sides:
+        model.preprocessing = source_model.preprocessing
     return model
 
 

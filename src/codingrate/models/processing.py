@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -46,3 +47,21 @@ def image_processor(
         image_std=list(std or (IMAGENET_STD if rgb else half)),
         resample=Resampling[(interpolation or "bilinear").upper()],
     )
+
+
+def stored_settings(source: Any, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Read preprocessor_config.json from a folder or from the hub; None if there is no such file.
+
+    `options` are keywords of `from_pretrained`, of which those that say where a file is found are used.
+    """
+    from transformers.utils import cached_file
+
+    from .checkpoint_file import read_settings
+
+    places = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+    known = {name: options[name] for name in places if name in options}
+    try:
+        file = cached_file(source, "preprocessor_config.json", **known)
+    except OSError:
+        return None
+    return None if file is None else read_settings(Path(file))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,7 +11,9 @@ from torch import Tensor, nn
 from ..errors import CrateError
 from ..operators.registry import Sparsifier
 from ..operators.sparsify import ISTA
-from .base import CratePreTrainedModel
+
+if TYPE_CHECKING:
+    from .base import CratePreTrainedModel
 
 FEW_ROWS = 4
 """Number of tokens up to which PyTorch's product with 8-bit weights is faster than a product in bfloat16."""
@@ -34,13 +38,12 @@ class Int8Linear(nn.Module):
         full = weight.detach().float().contiguous()
         scale = full.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny) / 127
         self.register_buffer("weight", (full / scale[:, None]).round().to(torch.int8))
-        self.register_buffer("scale", scale)
+        self.register_buffer("scale", scale.to(weight.dtype))
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.shape[:-1].numel()
-        fits = x.shape[-1] % KERNEL_WIDTH == 0
-        if fits and x.device.type == "cpu" and x.dtype == torch.bfloat16 and 0 < rows <= FEW_ROWS:
+        fits = x.shape[-1] % KERNEL_WIDTH == 0 and x.device.type == "cpu" and x.dtype == torch.bfloat16
+        if fits and 0 < (rows := x.shape[:-1].numel()) <= FEW_ROWS:
             flat = x.reshape(rows, x.shape[-1])
             out = torch.ops.aten._weight_int8pack_mm(flat, self.weight, self.scale).unflatten(0, x.shape[:-1])
             return out if self.bias is None else out + self.bias
@@ -56,8 +59,8 @@ class Int8ISTA(Sparsifier):
     def __init__(self, ista: ISTA) -> None:
         super().__init__()
         with torch.no_grad():
-            matrix = ista.step_matrix().float()
-        change = matrix - torch.eye(len(matrix), device=matrix.device)
+            matrix = ista.step_matrix()
+        change = matrix - torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)  # also exact in bfloat16
         self.step = Int8Linear(change.mT, matrix.new_full((len(matrix),), ista.shift))
         self.threshold = ista.threshold
 
@@ -69,14 +72,20 @@ def quantize(model: CratePreTrainedModel) -> CratePreTrainedModel:
     """Return the model with 8-bit weights in its linear maps and ISTA steps, and all else in bfloat16, for inference.
 
     The model is changed in place. Embeddings, norms and positions stay in bfloat16. A quantized model generates and
-    classifies; it is not trained or saved, and its dictionaries cannot be inspected.
+    classifies, and is saved and loaded like others. It is not trained, and its dictionaries cannot be inspected.
     """
-    if any(isinstance(module, Int8Linear) for module in model.modules()):
+    if model.config.quantized:
         raise CrateError("the model is quantized already; load it again")
+    replace_modules(model)
+    model.config.quantized, model.config.tie_word_embeddings = True, False  # the head has integers of its own
+    return model.bfloat16().eval()
+
+
+def replace_modules(model: nn.Module) -> None:
+    """Replace the linear maps and ISTA steps of a model by modules with 8-bit weights."""
     for module in [*model.modules()]:
         for name, child in [*module.named_children()]:
             if isinstance(child, nn.Linear):
                 setattr(module, name, Int8Linear(child.weight, child.bias))
             elif isinstance(child, ISTA):
                 setattr(module, name, Int8ISTA(child))
-    return model.bfloat16().eval()

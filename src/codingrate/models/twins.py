@@ -17,16 +17,16 @@ from transformers import PreTrainedModel
 
 from ..errors import CrateError, unknown_name
 from .base import CratePreTrainedModel
-from .checkpoint_file import Report, build_imported, read_folder, read_json
+from .checkpoint_file import Report, build_imported, read_folder, read_json, read_settings
 from .twin_names import PLANS
 
 SETTINGS = ("config.json", "generation_config.json", "preprocessor_config.json", "tokenizer_config.json")
 """Files of settings that may name code, which is never run."""
 COMPANIONS = (
-    "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt",
 )  # fmt: skip
-"""Files beside the weights that say how images or texts are read."""
+"""Files beside the weights that say how texts are read."""
 
 
 def from_transformers(
@@ -98,6 +98,8 @@ def read_twin(folder: Path, report: Report) -> CratePreTrainedModel:
         }
     model = build_imported(PLANS[config.model_type](config, tensors, report), tensors, report)
     model.config.name_or_path = str(folder)
+    processor = folder / "preprocessor_config.json"
+    model.preprocessing = read_settings(processor) if processor.is_file() else None
     return model
 
 

@@ -186,7 +186,8 @@ class SubspaceAttention(_MultiHead):
         """
         matrix, bias = self.project.weight, self.project.bias
         if type(self.project) is not nn.Linear or is_offloaded(self.project):
-            like = next((p for p in self.project.parameters() if not p.is_meta), torch.empty(0))
+            tensors = (*self.project.parameters(), *self.project.buffers())
+            like = next((t for t in tensors if t.is_floating_point() and not t.is_meta), torch.empty(0))
             units = torch.eye(self.spec.dim + 1, self.spec.dim, dtype=like.dtype, device=like.device)
             images = self.project(units)  # the last row is the image of zero
             matrix, bias = (images[:-1] - images[-1]).mT, images[-1]
@@ -314,7 +315,8 @@ class TSSA(SubspaceAttention):
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, return_attention: bool, past: int | Tensor
     ) -> tuple[Tensor, Tensor | None]:
         self.refuse_pairs(mask)
-        w, num_queries = value, query.shape[-2]
+        num_queries = query.shape[-2]
+        w = value.to(torch.promote_types(value.dtype, torch.float32))  # half precision holds neither 1e-12 nor the sums
         real = torch.ones_like(w[:, :1, :, :1]) if mask is None else mask[:, None, :, None].to(w.dtype)
         square = w.square() * real  # (batch, K, n, p); padding counts for nothing
         share = square / self._sum_tokens(square).clamp(min=1e-12)
@@ -324,7 +326,8 @@ class TSSA(SubspaceAttention):
             share = share + self.position_bias[:, (mask.cumsum(-1) - 1).clamp(min=0)].transpose(0, 1)
         membership = (share.sum(-1) * self.temperature).softmax(dim=1)[..., None] * real  # (batch, K, n, 1)
         moment = self._sum_tokens(membership * square) / (self._sum_tokens(membership) + 1e-8)
-        out = -membership * w / (1 + moment)
+        out = (-membership * w / (1 + moment)).to(value.dtype)
+        membership = membership.to(value.dtype)
         attention = torch.diag_embed(membership[..., 0])[:, :, :num_queries] if return_attention else None
         return out[:, :, :num_queries], attention
 

@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from .._files import write_text
 from ..errors import CrateError, shown, unknown_name, validation_error
-from .schema import Recipe
+from .schema import Following, Recipe
 
 SHIPPED = Path(__file__).parent
 MAX_BYTES, MAX_DEPTH = 2**17, 50
@@ -57,7 +57,7 @@ def recipe_header(name: str) -> dict[str, str]:
 
 def load_recipe(name: str, overrides: Overrides = (), variant: str | None = None) -> Recipe:
     """Load a recipe by name or path, apply one of its variants, then the overrides."""
-    values = _read(recipe_path(name))
+    values, chosen = _read(recipe_path(name))
     variants = values.pop("variants", {})
     if not isinstance(variants, dict) or not all(isinstance(changes, list) for changes in variants.values()):
         raise CrateError(f"{name}: `variants` must be a mapping of names to lists of key=value")
@@ -73,6 +73,19 @@ def load_recipe(name: str, overrides: Overrides = (), variant: str | None = None
     if isinstance(model, dict) and "from" not in model and any(key == "model.from" for key, _ in pairs):
         values["model"] = {}  # the recipe describes a new model; the source brings its own architecture
     for key, value in pairs:
+        _set(values, key, value)
+    recipe = build_recipe(values)
+    chosen += [key for key, _ in pairs]
+    fixed = [key for key in get_args(Following) if key in chosen or key.split(".")[0] in chosen]
+    if recipe.schedule.made_for is None or not fixed:
+        return recipe
+    return change_recipe(recipe, {"schedule.fixed": sorted({*recipe.schedule.fixed, *fixed})})
+
+
+def change_recipe(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    """Return a recipe with other values at some keys."""
+    values = recipe.to_dict()
+    for key, value in changes.items():
         _set(values, key, value)
     return build_recipe(values)
 
@@ -163,16 +176,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def _read(path: Path, inherited_by: tuple[Path, ...] = ()) -> dict[str, Any]:
+def _read(path: Path, inherited_by: tuple[Path, ...] = ()) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of a file with those it inherits, and the keys that the user's own files set."""
     if path in inherited_by:
         raise CrateError(f"{path}: the recipe inherits from itself; change `base`")
     values = read_yaml(path)
     base = values.pop("base", None)
+    sections = {name: part for name, part in values.items() if isinstance(part, dict)}
+    keys = [f"{name}.{key}" for name, part in sections.items() for key in part] if path.parent != SHIPPED else []
     if base is None:
-        return values
-    inherited = _read(recipe_path(str(base)), (*inherited_by, path))
+        return values, keys
+    inherited, chosen = _read(recipe_path(str(base)), (*inherited_by, path))
     inherited.pop("variants", None)
-    return _merge(inherited, values)
+    return _merge(inherited, values), [*chosen, *keys]
 
 
 def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

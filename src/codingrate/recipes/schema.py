@@ -23,6 +23,11 @@ TaskName = Literal[
 ]
 
 Separator = Literal["document", "line", "paragraph"]
+Following = Literal[
+    "schedule.batch_size", "schedule.epochs", "schedule.warmup_epochs", "schedule.warmup_steps", "optimizer.lr",
+    "augment.rand_augment", "augment.crop_scale", "run.evaluate_epochs", "run.checkpoint_epochs",
+]  # fmt: skip
+"""Recipe keys that can follow the amount of data."""
 
 
 def _printable(text: str) -> str:
@@ -104,7 +109,8 @@ class DataSection:
     workers: Annotated[int, Field(ge=0, le=1024), NUMBER] = 2
     """Number of loader processes per training process; they decode and crop images."""
     max_corrupt: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.01
-    """Share of unreadable images above which training stops."""
+    """Largest share of images that may be unreadable; they are left out. It is judged over all images before the first
+    epoch, and over those read so far of a stream."""
 
 
 @dataclass(frozen=True, config=SECTION)
@@ -192,6 +198,11 @@ class ScheduleSection:
     """Decay of the learning rate after the warm-up."""
     final_lr: NonNegativeFloat = 0.0
     """Learning rate at the end."""
+    made_for: PositiveInt | None = None
+    """Number of training samples that the recipe is made for. With less than half of it, batch size, epochs, warm-up,
+    the rate of fine-tuning and augmentation follow the amount of data, unless you set them. Default: they never do."""
+    fixed: tuple[Following, ...] = ()
+    """Keys that do not follow the amount of data; those that you set are added."""
 
 
 @dataclass(frozen=True, config=SECTION)
@@ -246,7 +257,10 @@ class RunSection:
     log_steps: PositiveInt = 10
     """Steps between log entries."""
     layerwise_epochs: NonNegativeFloat = 0.0
-    """Epochs between layer-wise measurements on a fixed batch; 0 disables them, and so does FSDP with a stream."""
+    """Epochs between layer-wise measurements on a fixed batch, or a fraction of an epoch; 0 disables them, and so does
+    FSDP with a stream."""
+    layerwise_steps: PositiveInt | None = None
+    """Steps between layer-wise measurements, instead of epochs."""
     layerwise_images: PositiveInt = 32
     """Number of images or text samples in that batch."""
     layerwise_protocol: Literal["short", "paper"] = "short"

@@ -15,7 +15,6 @@ from transformers import TrainerCallback
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from .. import __version__
-from .._distributed import on_first
 from .._files import to_plain, write_text
 from .._state import preserved_random_state
 from ..inspection import layerwise, read_metrics
@@ -93,7 +92,8 @@ class Milestones(TrainerCallback):
 class Layerwise(TrainerCallback):
     """Measure every layer against the objective on fixed samples, as in the paper's figure across training.
 
-    `sources` maps the kind of a line in metrics.jsonl to a function that returns the batches for a model.
+    `sources` maps the kind of a line in metrics.jsonl to a function that returns the batches for a model; `interval` is
+    the number of steps between two measurements.
     """
 
     def __init__(
@@ -102,35 +102,23 @@ class Layerwise(TrainerCallback):
         metrics: Metrics,
         tensorboard: TensorBoardCallback,
         sources: Mapping[str, Callable[[CratePreTrainedModel], Iterable[Any]]],
-        epochs: float,
+        interval: int,
     ) -> None:
         self.trainer, self.metrics, self.tensorboard = trainer, metrics, tensorboard
-        self.sources, self.epochs = sources, epochs
-        self.due = 0.0
+        self.sources, self.interval = sources, interval
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Measure before the first step, or where a resumed run continues."""
-        self.due = 0.0
-        if state.epoch:
-            done = on_first(self._last_epoch)
-            self.due = (int(done / self.epochs + 1e-6) + 1) * self.epochs
-            if abs(state.epoch - round(state.epoch)) > 1e-6:
-                return  # within an epoch nothing is measured, as in an uninterrupted run
-        self.measure(state)
+        """Measure before the first step. The step of a checkpoint was measured before it was written."""
+        if state.global_step == 0:
+            self.measure(state)
 
-    def _last_epoch(self) -> float:
-        lines = read_metrics(self.metrics.path) if self.metrics.path.exists() else []
-        return max((line["epoch"] for line in lines if line["kind"] == "layerwise"), default=0.0)
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Measure at the end of an epoch, if due."""
-        self.measure(state)
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Measure after every `interval` steps."""
+        if state.global_step % self.interval == 0:
+            self.measure(state)
 
     def measure(self, state: Any) -> None:
-        """Measure and write the result in the first process, if due."""
-        if (state.epoch or 0.0) + 1e-6 < self.due:
-            return
-        self.due = (int((state.epoch or 0.0) / self.epochs + 1e-6) + 1) * self.epochs
+        """Measure, and write the result in the first process."""
         model = self.trainer.whole_model()
         if model is None or not state.is_world_process_zero:
             return
@@ -169,7 +157,7 @@ class ProgressLine(TrainerCallback):
 
         self.start = self.printed = time.perf_counter()
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.completed}/{task.total}"),
             TimeRemainingColumn(),
@@ -246,6 +234,10 @@ class TaskHooks(TrainerCallback):
 
     def __init__(self, trainer: CrateTrainer) -> None:
         self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Log, evaluate and save as often as the recipe says; a checkpoint brings the intervals of its time."""
+        state.compute_steps(args, state.max_steps)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
         """Set what depends on the step; everything is a function of it, so that resuming changes nothing."""

@@ -70,7 +70,7 @@ def detect_objects(
         objects = load_coco(data, split, limit)
         found: list[Detection] = []
         settings: dict[str, Any] = {"layer": layer, "side": size, "refine": refine, "rule": rule}
-        settings["threshold"] = 0.15 if threshold is None else threshold
+        settings["threshold"] = 0.15 if threshold is None else threshold  # one for all images, as in the paper
 
         def find(image: CocoImage) -> list[Detection]:
             segments = find_objects(model, image.read(), augment, **settings)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .._files import atomic_write
 from .._state import quiet_transformers, seeded
-from ..errors import CrateError
+from ..errors import CrateError, missing_extra
 from ..models import CrateForMaskedAutoencoding
 from ..models.autoencoder import random_mask
 from ..models.base import CratePreTrainedModel, eval_mode
@@ -60,7 +60,7 @@ def export_onnx(model: CratePreTrainedModel, path: str | Path) -> dict[str, Any]
     `logits`, with a free length too.
     """
     if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
-        raise CrateError(f"exporting needs {', '.join(missing)}; install codingrate[export]")
+        raise missing_extra("exporting", ", ".join(missing), "export")
     path, model = Path(path), model.float().cpu()
     inputs, output = example_inputs(model, 2), _output_name(model)
     axes = {0: torch.export.Dim("batch")}

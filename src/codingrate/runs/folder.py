@@ -7,8 +7,8 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from math import nan
 from pathlib import Path
@@ -28,10 +28,11 @@ from ..models.checkpoint_file import read_named
 from ..models.loading import load_model, load_weights, untrained_like
 from ..models.presets import create_model, list_models
 from ..models.pretrained import pretrained_folder, pretrained_names
-from ..recipes import Recipe, build_recipe, load_recipe, save_recipe
+from ..recipes import Recipe, build_recipe, describe_fit, fit_to_data, load_recipe, save_recipe
 from ..recipes.files import Overrides
 from ..recipes.schema import MUST_GIVE
 from ..tasks import TASK_OF_MODEL, Task, TaskPaths, open_task
+from ..tasks.base import OpenProgress as Progress
 from .lock import LOCK, folder_lock
 from .manifest import MANIFEST, check_manifest, find_damage
 
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 Checkpoint = Literal["last", "best"] | int
 """The last or the best model of a run, or the checkpoint of a training step."""
-Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
-"""Opens a progress bar with a description and a total, and yields a function that advances it."""
 
 UNTRAINED = "untrained"
 """Name that stands for a run's own model with random weights in a comparison."""
@@ -51,10 +50,13 @@ SAMPLE = "sample.json"
 STAGING = ".writing"
 """Folder in which a checkpoint is written before it is moved among the others."""
 MAY_CHANGE = (
-    "data.path", "data.workers", "text.cache", "run.per_device_batch_size", "run.log_steps", "run.save_total_limit",
-    "run.checkpoint_steps", "run.milestones", "run.fsdp",
+    "data.path", "data.workers", "data.max_corrupt", "text.cache", "run.per_device_batch_size", "run.log_steps",
+    "run.save_total_limit", "run.checkpoint_epochs", "run.checkpoint_steps", "run.milestones", "run.layerwise_epochs",
+    "run.layerwise_steps", "run.fsdp",
 )  # fmt: skip
 """Recipe keys that may differ when a run is resumed: where and how it runs, not what it computes."""
+MAY_GROW = ("schedule.epochs", "schedule.steps")
+"""Recipe keys that may be larger when a run is resumed, which makes it longer."""
 
 
 @contextmanager
@@ -136,9 +138,25 @@ class RunFolder:
             run.lock = stack.pop_all()
         return run, checkpoint
 
+    def fit_to_data(self) -> None:
+        """Let settings of the recipe follow the amount of training data, and log which ones changed."""
+        recipe, task, train = cast(Recipe, self._recipe), self.task, self.task.datasets()[0]
+        samples = len(train) if hasattr(train, "__len__") else recipe.schedule.made_for
+        fitted = fit_to_data(recipe, cast(int, samples))
+        if change := describe_fit(recipe, fitted, cast(int, samples)):
+            logging.getLogger("codingrate").info(change)
+        self._recipe = self.recipe = fitted
+        self.task = open_task(fitted, task.paths)
+        cast(Any, self.task).data = task.data
+
     def write_recipe(self) -> None:
         """Write recipe.yaml, which makes the folder a run."""
         save_recipe(cast(Recipe, self._recipe), self._root / "recipe.yaml")
+
+    def find_unreadable(self, *, resume: bool, progress: Progress) -> None:
+        """Look for images that cannot be read when a run is started. A resumed run leaves out the same ones."""
+        if not resume or read_sealed(self._root / "data.json") is None:
+            self.task.find_unreadable(progress)
 
     def check_data(self, *, resume: bool) -> None:
         """Write the fingerprint of the data to data.json, or refuse to resume the run if the data have changed."""
@@ -154,7 +172,7 @@ class RunFolder:
             note = "%s is missing or damaged; a change of the data since the run was started cannot be noticed"
             logging.getLogger("codingrate").warning(note, file)
         if before is None:
-            write_sealed(file, now)
+            write_sealed(file, {**now, "unreadable": self.task.unreadable})
 
     @property
     def _root(self) -> Path:
@@ -217,11 +235,14 @@ class RunFolder:
     def task(self) -> Task:
         """The task of the recipe, or the one that fits the class of the model."""
         if self.recipe is None:
-            return open_task(_inferred_recipe(self.loaded("last"), self.folder), TaskPaths(source=self.source))
+            return open_task(_inferred_recipe(self.loaded("last")), TaskPaths(source=self.source))
         if self.published:
             return open_task(self.recipe, TaskPaths(tokenizer=self.model_folder(), published=True))
         paths = TaskPaths(
-            source=resolve_source(self.recipe.source), tokenizer=self._root / "tokenizer", tokens=self._root / "tokens"
+            source=resolve_source(self.recipe.source),
+            tokenizer=self._root / "tokenizer",
+            tokens=self._root / "tokens",
+            unreadable=tuple((read_sealed(self._root / "data.json") or {}).get("unreadable", ())),
         )
         return open_task(self.recipe, paths)
 
@@ -296,7 +317,8 @@ class RunFolder:
                 model = _evaluated_weights(model, folder)
         local = os.environ.get("LOCAL_RANK", "0")  # of several processes on a machine, each has a device of its own
         device = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
-        if device == "cpu" and model.dtype in (torch.float16, torch.bfloat16):  # small files, but slow to compute with
+        half = model.dtype in (torch.float16, torch.bfloat16) and not model.config.quantized
+        if device == "cpu" and half:  # small files, but slow to compute with
             model = cast(Any, model).float()
         model = cast(CratePreTrainedModel, cast(Any, model).eval().to(device))
         return untrained_like(model) if self.before_training else model
@@ -425,7 +447,7 @@ def _enclosing_run(path: Path) -> Path | None:
     return next((folder for folder in folders if (folder / "recipe.yaml").is_file()), None)
 
 
-def _inferred_recipe(model: CratePreTrainedModel, folder: Path | None) -> Recipe:
+def _inferred_recipe(model: CratePreTrainedModel) -> Recipe:
     """Return a recipe for a model that is not part of a run: its task and how it reads images, but no data."""
     config, name = model.config, type(model).__name__
     if name not in TASK_OF_MODEL:
@@ -433,8 +455,7 @@ def _inferred_recipe(model: CratePreTrainedModel, folder: Path | None) -> Recipe
     values: dict[str, Any] = {"task": TASK_OF_MODEL[name], "data": {"name": MUST_GIVE}}
     if config.modality == "vision":
         size = max(config.image_sides)
-        folder = folder or Path(config.name_or_path or "no-folder")  # of a hub id, the folder of its files
-        saved = _saved_transform(folder / "preprocessor_config.json", size)
+        saved = _saved_transform(model, size)
         values["augment"] = {"image_size": size, "channels": config.num_channels, **saved}
     else:
         key = "max_length" if values["task"] == "sequence-classification" else "block"
@@ -442,18 +463,19 @@ def _inferred_recipe(model: CratePreTrainedModel, folder: Path | None) -> Recipe
     return build_recipe(values)
 
 
-def _saved_transform(file: Path, image_size: int) -> dict[str, Any]:
-    """Return the evaluation crop and the normalization that an image processor states."""
+def _saved_transform(model: CratePreTrainedModel, image_size: int) -> dict[str, Any]:
+    """Return the evaluation crop and the normalization that the image processor of a model states."""
     from PIL.Image import Resampling
 
-    if not file.is_file():
+    saved = model.preprocessing
+    if saved is None:
         return {}
     try:
-        saved = json.loads(file.read_text(encoding="utf-8"))
         crop = "center" if saved.get("do_center_crop") else "resize"  # ViT's processor of transformers has no crop
         ratio = {"evaluation_ratio": saved["size"]["shortest_edge"] / image_size} if crop == "center" else {}
         mean, std, filter_name = saved["image_mean"], saved["image_std"], Resampling(saved["resample"]).name.lower()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
+        file = Path(model.config.name_or_path) / "preprocessor_config.json"
         raise CrateError(f"{file}: the image processor cannot be read ({error}); save the model again") from error
     return {"mean": mean, "std": std, "interpolation": filter_name, "evaluation": crop, **ratio}
 
@@ -470,16 +492,17 @@ def _evaluated_weights(model: CratePreTrainedModel, folder: Path) -> CratePreTra
 
 def check_same_recipe(folder: Path, recipe: Recipe) -> None:
     """Refuse a folder without a run, or with a run that has another recipe in more than how it is executed."""
-    before = resumed_recipe(folder)
-    if before is None:
+    started = resumed_recipe(folder)
+    if started is None:
         raise CrateError(f"{folder}: there is no run to resume; leave out --resume")
-    old, new = _flat(before.to_dict()), _flat(recipe.to_dict())
-    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key) and key not in MAY_CHANGE]
-    if changed:
-        key = changed[0]
+    old, new = _flat(started.to_dict()), _flat(recipe.to_dict())
+    for key in sorted({*old, *new}):
+        before, now = old.get(key), new.get(key)
+        if before == now or key in MAY_CHANGE or (key in MAY_GROW and None not in (before, now) and now > before):
+            continue
+        advice = "it can be raised, but not lowered" if key in MAY_GROW else "resume it with the same recipe"
         raise CrateError(
-            f"{folder}: the run was started with {key}={old.get(key)}, not {new.get(key)}; "
-            "resume it with the same recipe or use another --output"
+            f"{folder}: the run was started with {key}={before}, not {now}; {advice}, or use another --output"
         )
 
 

@@ -11,6 +11,7 @@ from .._files import atomic_folder, write_json, write_text
 from .._report import EvaluationReport
 from .._state import quiet_transformers
 from ..errors import CrateError
+from ..models.checkpoint_file import read_json
 from ..recipes import save_recipe
 from ..recipes.schema import MUST_GIVE
 from ..tasks.card import model_card
@@ -46,7 +47,10 @@ def publish(
         model = cast(Any, run.model(checkpoint)).half()
         with quiet_transformers():
             model.save_pretrained(target)
-        run.processor.save_pretrained(target)
+        if run.task.modality == "text":
+            run.processor.save_pretrained(target)
+        config = read_json(target / "config.json")
+        write_json(target / "config.json", {**config, "dtype": "float32"})  # models are stored in 16 bits, not trained
         save_recipe(recipe, draft / "recipe.yaml")
         lines = run.history[lambda table: table["kind"].isin(["evaluation", "end"])].to_dict("records")
         entries = [{key: value for key, value in line.items() if value == value} for line in lines]  # without NaN

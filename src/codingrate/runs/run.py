@@ -147,17 +147,20 @@ class Run(RunFolder):
         block: int | None = None,
         stride: int | None = None,
         limit: int | None = None,
+        end_of_document: bool = True,
         batch_size: int = 8,
         checkpoint: Checkpoint = "last",
     ) -> evaluation.PerplexityReport:
         """Measure the perplexity by sliding windows, or with `sampled` by the paper's random windows.
 
         The split is by default the validation split, or all of other data without splits. `text_column` and `separate`
-        say how other data are read.
+        say how other data are read. The end-of-document token after each document counts unless `end_of_document` is
+        false. For the layout of the windows see `codingrate.evaluation.perplexity`.
         """
-        if sampled and (stride is not None or limit is not None):
-            option = "--stride" if stride is not None else "--limit"
-            raise CrateError(f"{option} has no effect with --sampled; leave one of them out")
+        sliding = {"--stride": stride is not None, "--limit": limit is not None}
+        for option, given in {**sliding, "--no-end-of-document": not end_of_document}.items():
+            if sampled and given:
+                raise CrateError(f"{option} has no effect with --sampled; leave one of them out")
         task, model = self._causal_task(data, text_column, separate), self.loaded(checkpoint)
         split = split or task.default_split
         tokens = task.tokens(split)
@@ -167,6 +170,7 @@ class Run(RunFolder):
                 options: dict[str, Any] = {"block": block, "iterations": ITERATIONS, "progress": advance}
                 return dataclasses.replace(evaluation.sampled_loss(model, tokens, **options), split=split)
         windows: dict[str, Any] = {"block": block, "stride": stride, "batch_size": batch_size, "limit": limit}
+        windows["end_of_document"] = end_of_document
         with self.progress("perplexity", min(limit or len(tokens), len(tokens)) - 1) as advance:
             return dataclasses.replace(evaluation.perplexity(model, tokens, **windows, progress=advance), split=split)
 
@@ -179,13 +183,15 @@ class Run(RunFolder):
         limit: int | None = None,
         text_column: str | None = None,
         separate: str | None = None,
+        end_of_document: bool = True,
     ) -> dict[str, Any]:
         """Measure an n-gram model of the run's training text on the tokens that `perplexity` measures."""
         if self.recipe is None:
             raise CrateError(f"{self.source}: --baseline counts the training text of a run; this is only a saved model")
         task = self._causal_task(data, text_column, separate)
         tokens = task.tokens(split or task.default_split)
-        return cast(tasks.CausalLM, self.task).baseline(order=order, limit=limit, tokens=tokens)[f"{order}-gram"]
+        options: dict[str, Any] = {"order": order, "limit": limit, "end_of_document": end_of_document}
+        return cast(tasks.CausalLM, self.task).baseline(tokens=tokens, **options)[f"{order}-gram"]
 
     def lambada(
         self,
@@ -288,7 +294,8 @@ class Run(RunFolder):
         """Fine-tune the whole model with a new head and return the new run.
 
         The recipe is the paper's (`finetune-cifar10`) with model, data, seed and image format of the run. The paper's
-        augmentation is made for color images; runs on gray images keep their own.
+        augmentation is made for color images; runs on gray images keep their own. With little data, settings that are
+        not in `overrides` follow their amount, see `codingrate.recipes.fit_to_data`.
         """
         from .training import train
 

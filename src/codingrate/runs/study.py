@@ -30,6 +30,7 @@ from .._report import Report
 from ..errors import CrateError, check_positive
 from ..models.base import CratePreTrainedModel
 from ..models.counts import forward_flops
+from ..recipes import fitted_like
 from ..recipes.study import Study, load_study
 from .folder import Progress, no_progress
 from .interruption import TrainingStopped
@@ -324,7 +325,7 @@ def _finished(plan: Study, row: str, seed: int, folder: Path, overrides: tuple[s
     if not (path / "recipe.yaml").is_file():
         return None
     run = Run(path)
-    if run.recipe != plan.recipe_of(row, seed, overrides):
+    if run.recipe is None or run.recipe != fitted_like(plan.recipe_of(row, seed, overrides), run.recipe):
         raise CrateError(f"{path}: the run there has another recipe; use another --output")
     return run if run.finished else None
 

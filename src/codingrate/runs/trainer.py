@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer, TrainerState
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 
+from .._files import write_problem
 from .._state import preserved_random_state
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
@@ -169,15 +170,16 @@ class CrateTrainer(Trainer):
         """Train on one batch. Nothing here waits for the device; `_check_loss` looks at the loss from time to time."""
         loss: Tensor = super().training_step(model, *args, **kwargs)
         now = torch.stack([torch.full_like(loss, self.state.global_step, dtype=torch.float64), loss.double()])
+        own = loss * self.current_gradient_accumulation_steps  # Trainer returns the batch's share of the step's mean
         if self._recent_loss is None or self._diverged is None:
-            self._recent_loss, self._diverged = loss, torch.full_like(now, -1)
-        self._recent_loss = 0.9 * self._recent_loss + 0.1 * loss
+            self._recent_loss, self._diverged = own, torch.full_like(now, -1)
+        self._recent_loss = 0.9 * self._recent_loss + 0.1 * own
         self._diverged = torch.where((self._diverged[0] < 0) & ~loss.isfinite(), now, self._diverged)
         return loss
 
     @property
     def recent_loss(self) -> float:
-        """Running mean of the loss over some ten steps. Reading it waits for the device."""
+        """Running mean of the loss over some ten batches. Reading it waits for the device."""
         return math.nan if self._recent_loss is None else float(self._recent_loss)
 
     def _check_loss(self) -> None:
@@ -312,8 +314,9 @@ class CrateTrainer(Trainer):
             if self.args.should_save:
                 write_manifest(written)
         except (OSError, RuntimeError, SafetensorError) as error:
+            why = write_problem(folder, error) or " ".join(str(error).split())
             shutil.rmtree(folder / STAGING, ignore_errors=True)
-            raise CrateError(_write_failure(folder, name, error)) from error
+            raise CrateError(_write_failure(folder, name, why)) from error
         finally:
             self._staging = False
         if self.args.should_save:
@@ -337,15 +340,21 @@ class CrateTrainer(Trainer):
                 self.ema.load(Path(resume_from_checkpoint), chosen)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        schedule = cast(Any, self.lr_scheduler)
         with _readable(checkpoint):
-            if checkpoint is None or self.is_fsdp_enabled == has_shards(checkpoint):
+            if self.is_fsdp_enabled == has_shards(checkpoint):
                 super()._load_optimizer_and_scheduler(checkpoint)
-                return
-            optimizer = cast(Any, self.optimizer).optimizer  # without accelerate's wrapper
-            load = load_sharded_optimizer if has_shards(checkpoint) else load_whole_optimizer
-            load(cast(nn.Module, self.model), optimizer, checkpoint)
-            scheduler = torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True)
-            cast(Any, self.lr_scheduler).load_state_dict(scheduler)
+            else:
+                optimizer = cast(Any, self.optimizer).optimizer  # without accelerate's wrapper
+                load = load_sharded_optimizer if has_shards(checkpoint) else load_whole_optimizer
+                load(cast(nn.Module, self.model), optimizer, checkpoint)
+                schedule.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True))
+        for group, rate, factor in zip(
+            schedule.optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
+        ):
+            group["lr"] = rate * factor(schedule.last_epoch)  # of the present length, if the run was made longer
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with _readable(checkpoint):
@@ -386,8 +395,7 @@ def _check_state(state: TrainerState) -> None:
         raise ValueError(f"{TRAINER_STATE_NAME} has values of the wrong type")
 
 
-def _write_failure(folder: Path, name: str, error: Exception) -> str:
+def _write_failure(folder: Path, name: str, why: str) -> str:
     good = checkpoints(folder)
     left = f"the last good checkpoint is {good[-1].name}" if good else "there is no earlier checkpoint"
-    why = getattr(error, "strerror", None) or " ".join(str(error).split())
     return f"cannot write {folder / name}: {why}; {left}; free some space and continue with --resume"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import os
 from collections.abc import Callable, Iterable
@@ -17,18 +18,19 @@ from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from .._files import atomic_folder
+from .._progress import progress
 from .._state import preserved_random_state, quiet_transformers
 from ..data import loader_errors
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..models.config import CrateConfig
 from ..models.layers import Layer
-from ..recipes import Recipe, load_recipe
+from ..recipes import Recipe, fitted_like, load_recipe
 from ..recipes.files import Overrides
 from ..tasks import Task
 from ..tasks.base import balanced_samples
 from .callbacks import AverageWeights, Layerwise, Metrics, Milestones, ProgressLine, SavedModels, TaskHooks
-from .folder import resumed_recipe
+from .folder import no_progress, resumed_recipe
 from .interruption import TrainingStopped, interruptible
 from .manifest import write_manifest
 from .trainer import CrateTrainer
@@ -66,9 +68,14 @@ def train(
     if output is None:
         raise CrateError("`output` is missing; give the folder of the run")
     _check_trainable(recipe)
+    if resume and (before := resumed_recipe(output)):
+        recipe = fitted_like(recipe, before)
     run, checkpoint = Run.start(output, recipe, resume=resume)
     with run.lock, preserved_random_state(), quiet_transformers():
+        if recipe.schedule.made_for is not None:
+            run.fit_to_data()
         task = run.task
+        run.find_unreadable(resume=resume, progress=no_progress if quiet else progress)
         trainer = build_trainer(run, task, task.build_model(), quiet)
         if trainer.is_world_process_zero():
             run.check_data(resume=checkpoint is not None)
@@ -81,6 +88,8 @@ def train(
             if not _evaluated(trainer):
                 trainer.evaluate()
             trainer.accelerator.wait_for_everyone()  # the first process has saved the model
+            if not quiet and trainer.is_world_process_zero() and (verdict := task.verdict(run.metrics)):
+                logging.getLogger("codingrate").warning(verdict)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
@@ -140,12 +149,20 @@ def build_trainer(run: Run, task: Task, model: CratePreTrainedModel, quiet: bool
     trainer.add_callback(SavedModels(task, lambda name: save_model(trainer, run.model_folder(cast(Any, name)))))
     trainer.add_callback(Milestones(recipe.run.milestones))
     ends_together = length is not None  # the processes may end an epoch of a stream at different steps
-    if recipe.run.layerwise_epochs and (ends_together or not recipe.run.fsdp):
-        sources = layerwise_sources(task, test_data)
-        trainer.add_callback(Layerwise(trainer, metrics, tensorboard, sources, recipe.run.layerwise_epochs))
+    interval = recipe.run.layerwise_steps or steps_of(recipe.run.layerwise_epochs, steps_per_epoch)
+    if interval and (ends_together or not recipe.run.fsdp):
+        trainer.add_callback(Layerwise(trainer, metrics, tensorboard, layerwise_sources(task, test_data), interval))
     if not quiet:
         trainer.add_callback(ProgressLine(trainer, run.name))
     return trainer
+
+
+def steps_of(epochs: float, steps_per_epoch: int | None) -> int:
+    """Return a number of epochs, which may be a fraction, in steps: at least one unless it is zero.
+
+    An epoch of a stream, whose length is unknown, counts as 1000 steps.
+    """
+    return max(1, round(epochs * (steps_per_epoch or 1000))) if epochs else 0
 
 
 PAPER_SAMPLES = 1000
@@ -178,7 +195,6 @@ def training_arguments(
             f"schedule.batch_size {schedule.batch_size} is not a multiple of {world_size} processes × {device_batch} "
             "samples; change run.per_device_batch_size"
         )
-    per_epoch = steps_per_epoch or 1000
     cpu = not torch.cuda.is_available()
     return TrainingArguments(
         output_dir=str(folder),
@@ -207,9 +223,9 @@ def training_arguments(
         remove_unused_columns=False,
         label_names=["labels"],
         eval_strategy="steps" if run.evaluate_epochs else "no",
-        eval_steps=max(1, round(run.evaluate_epochs * per_epoch)),
+        eval_steps=steps_of(run.evaluate_epochs, steps_per_epoch) or None,
         save_strategy="steps",
-        save_steps=run.checkpoint_steps or max(1, round(run.checkpoint_epochs * per_epoch)),
+        save_steps=run.checkpoint_steps or steps_of(run.checkpoint_epochs, steps_per_epoch),
         logging_steps=run.log_steps,
         logging_first_step=True,
         report_to=[],

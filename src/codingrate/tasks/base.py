@@ -7,6 +7,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,7 @@ from ..models.base import CratePreTrainedModel, eval_mode
 from ..models.loading import load_model
 from ..recipes.schema import Recipe
 from .card import model_card
+from .reports import majority_note
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -39,6 +41,10 @@ SHOWN = 6
 
 Progress = Callable[[int], None]
 """A function that is told how many samples were just processed."""
+
+
+OpenProgress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
+"""Opens a progress bar with a description and a total, and yields a function that advances it."""
 
 
 def no_progress(count: int) -> None:
@@ -59,6 +65,8 @@ class TaskPaths:
     """Folder in which the tokenizer is kept, so that a resumed run does not learn another one."""
     tokens: Path | None = None
     """Folder for tokenized text."""
+    unreadable: tuple[str, ...] = ()
+    """Names of the images that could not be read when the run was started, and are left out since."""
     published: bool = False
     """Whether the run is a published one: the data that it was trained on are elsewhere."""
 
@@ -125,9 +133,18 @@ class Task(ABC):
         whole = held_out and (path is not None or name not in (*dataset_names(), *text_names()))
         share = 1.0 if whole else None
         data = replace(self.recipe.data, name=name, path=path, streaming=False, test_share=share)
-        return type(self)(replace(self.recipe, data=data), self.paths)
+        return type(self)(replace(self.recipe, data=data), replace(self.paths, unreadable=()))
 
     # Data
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Names of the samples of the dataset that are left out because they cannot be read."""
+        return ()
+
+    def find_unreadable(self, open_progress: OpenProgress) -> None:
+        """Look for samples that cannot be read, before training; they are left out, and too many are an error."""
+        del open_progress
 
     @cached_property
     @abstractmethod
@@ -152,7 +169,7 @@ class Task(ABC):
         return batch
 
     def check_unreadable(self) -> tuple[str, ...]:
-        """Return the names of samples that could not be read since the last call; too many are an error."""
+        """Return the names of samples that could not be read in training since the last call; too many are an error."""
         return ()
 
     def prepare(self, batch: dict[str, Any], seed: int | None, model: CratePreTrainedModel) -> dict[str, Any]:
@@ -171,20 +188,25 @@ class Task(ABC):
         """Load the model that training starts from, in single precision if it was saved in half."""
         try:
             model = load_model(cast(str, self.paths.source))
+            if model.config.quantized:
+                raise CrateError("its 8-bit weights cannot be trained; give the model before quantization")
             return cast(Any, model).float() if model.dtype in (torch.float16, torch.bfloat16) else model
         except CrateError as error:
             raise CrateError(f"model.from={self.recipe.source}: {error}") from error
 
     def log_source(self, source: CratePreTrainedModel, model: CratePreTrainedModel) -> None:
-        """Log which weights of the new model are those of the source model, and which are new."""
-        before = source.state_dict()
-        new = [name for name, value in model.state_dict().items() if not _equal(before.get(name), value)]
-        parts = dict.fromkeys("positions" if ".positions." in name else _part(name) for name in new)
+        """Log which weights of the new model are those of the source model, resized to the new one, or new."""
+        before = {name.removeprefix("crate."): value for name, value in source.state_dict().items()}
+        named = {name.removeprefix("crate."): value for name, value in model.state_dict().items()}
+        new = [name for name, value in named.items() if not _equal(before.get(name), value)]
+        resized = [name for name in new if "embedding.positions." in name and name in before]
+        parts = dict.fromkeys(_part(name) for name in new if name not in resized)
         config = model.config
         shape = f"{config.num_hidden_layers} layers, width {config.hidden_size}, {config.num_attention_heads} heads"
         names = ", ".join(f"{part} ({config.num_labels} outputs)" if part == "head" else part for part in parts)
         logging.getLogger("codingrate").info(
-            f"model.from={self.recipe.source}: took its architecture and weights ({shape}); new: {names or 'nothing'}"
+            f"model.from={self.recipe.source}: took its architecture and weights ({shape}); "
+            f"{'resized: positions; ' if resized else ''}new: {names or 'nothing'}"
         )
 
     @abstractmethod
@@ -202,7 +224,7 @@ class Task(ABC):
     def measure(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Compute the metrics of every sample of a batch, each (batch,), including `loss`.
 
-        This is the only definition of a task's metrics. A metric `weight` weights the means.
+        Evaluations during training have these metrics. A metric `weight` weights the means.
         """
 
     def summarize(self, values: Values) -> dict[str, float]:
@@ -225,17 +247,23 @@ class Task(ABC):
         """Return a warning about the logged metrics, if there is one."""
         return None
 
+    def verdict(self, metrics: dict[str, float]) -> str | None:
+        """Return a sentence if a classifier is no better than the most frequent class of the evaluation data."""
+        accuracy, data = metrics.get("top1", metrics.get("accuracy")), self.datasets()[1]
+        if accuracy is None or not hasattr(data, "labels"):
+            return None
+        return majority_note(accuracy, np.bincount(data.labels))
+
     @abstractmethod
     def headline(self, metrics: dict[str, float]) -> str:
         """Return the metrics of an evaluation in a few words."""
 
     def save(self, model: CratePreTrainedModel, weights: dict[str, Tensor] | None, folder: Path) -> None:
-        """Write the model for evaluation, its processor and a model card.
+        """Write the model for evaluation with its processor, and a model card.
 
         `weights` are the gathered weights of a sharded model.
         """
         model.save_pretrained(folder, state_dict=weights)
-        self.processor.save_pretrained(folder)
         write_text(folder / "README.md", model_card(model, self.recipe))
 
     # Evaluation, prediction, inspection
@@ -307,7 +335,7 @@ def _equal(one: Tensor | None, other: Tensor) -> bool:
 
 def _part(name: str) -> str:
     """Return the part of a model that a parameter belongs to."""
-    return name.removeprefix("crate.").split(".")[0].removesuffix("_norm")
+    return name.split(".")[0].removesuffix("_norm")
 
 
 def weighted_means(values: Values) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,9 +30,12 @@ from ..data import (
     sample_photographs,
     torch_dataset,
 )
+from ..data.catalog import BUILT_IN_IMAGES
 from ..data.columns import label_indices
 from ..data.image_files import file_content
+from ..data.images import LeaveOut
 from ..data.sources import image_dataset
+from ..data.unreadable import UnreadableImages
 from ..errors import CrateError
 from ..evaluation.features import check_image_input
 from ..models.base import CratePreTrainedModel, eval_mode
@@ -39,7 +43,7 @@ from ..models.loading import transfer_body
 from ..models.presets import create_model
 from ..models.processing import image_processor
 from ..recipes.schema import MUST_GIVE, Recipe
-from .base import STREAM_NOTE, Reading, Samples, Task, TaskPaths, Values
+from .base import STREAM_NOTE, OpenProgress, Reading, Samples, Task, TaskPaths, Values
 
 
 class MeasuredSplit(NamedTuple):
@@ -57,16 +61,42 @@ class ImageTask(Task):
         super().__init__(recipe, paths)
         self.augment = BatchAugment(recipe.augment)
         self.corrupt = CorruptImages(max_share=recipe.data.max_corrupt)
+        self.left_out = UnreadableImages(recipe.data.path or recipe.data.name, self.paths.unreadable)
 
     def with_data(self, name: str, path: str | None = None, *, held_out: bool = True) -> Task:
         other = super().with_data(name, path, held_out=held_out)
         if other.recipe.data.test_share == 1:  # the columns of the run are tried first
             return other
         columns = replace(other.recipe.data, image_column=None, label_column=None)  # the run's columns may not fit
-        return type(self)(replace(other.recipe, data=columns), self.paths)
+        return type(self)(replace(other.recipe, data=columns), other.paths)
 
     @cached_property
     def data(self) -> ImageData:
+        return self._open(lambda splits, image, label: self.left_out.leave_out(splits, image))
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        return tuple(self.left_out.names)
+
+    def find_unreadable(self, open_progress: OpenProgress) -> None:
+        """Decode every image that training reads. The built-in images need no check, and a stream allows none."""
+        section = self.recipe.data
+        if section.streaming or section.name == BUILT_IN_IMAGES:
+            return
+        options = {"max_corrupt": section.max_corrupt, "workers": section.workers}
+
+        def leave_out(splits: dict[str, Any], image: str, label: str) -> dict[str, Any]:
+            total = sum(len(splits.get(split, ())) for split in ("train", "test"))
+            with open_progress("checking the images", total) as advance:
+                self.left_out.find(splits, image, label, self.recipe.augment, progress=advance, **options)
+            if self.unreadable:
+                count = f"{len(self.unreadable)} of {total:,} images cannot be read and are left out"
+                logging.getLogger("codingrate").warning(f"{count}; the first is {self.unreadable[0]}")
+            return self.left_out.leave_out(splits, image)
+
+        self.data = self._open(leave_out)
+
+    def _open(self, leave_out: LeaveOut) -> ImageData:
         section = self.recipe.data
         return load_images(
             self.recipe.data_name,
@@ -76,6 +106,7 @@ class ImageTask(Task):
             streaming=section.streaming,
             image_column=section.image_column,
             label_column=section.label_column,
+            leave_out=leave_out,
         )
 
     @property
@@ -117,6 +148,11 @@ class ImageTask(Task):
         return batch
 
     # Model
+
+    def build_model(self) -> CratePreTrainedModel:
+        model = super().build_model()
+        model.preprocessing = self.processor.to_dict()
+        return model
 
     def build_vision_model(
         self,

@@ -228,8 +228,7 @@ class CausalLM(LanguageTask):
     @cached_property
     def _bits_per_nat(self) -> float:
         """Bits per byte for each nat per token of the validation text."""
-        validation = self.tokens("validation")
-        return len(validation) / validation.bytes / math.log(2)
+        return self.tokens("validation").bits_per_byte(1.0)
 
     def loss(self, model: nn.Module, inner: CratePreTrainedModel, batch: dict[str, Any]) -> Step:
         ids: Tensor = batch["input_ids"]
@@ -282,18 +281,20 @@ class CausalLM(LanguageTask):
         order: int = 3,
         limit: int | None = None,
         tokens: TokenFile | None = None,
+        end_of_document: bool = True,
     ) -> dict[str, dict[str, float]]:
         """Measure an n-gram model of the training text on a split, or on `tokens`."""
         train, measured = self.tokens("train"), tokens or self.tokens(split or self.default_split)
         start = time.perf_counter()
         model = NGram(train.array()[:COUNTED], order=order, vocab_size=id_count(self.tokenizer))
-        loss = model.cross_entropy(measured.array()[:limit])
+        left_out: Any = () if end_of_document else (self.tokenizer.eos_token_id,)
+        loss = model.cross_entropy(measured.array()[:limit], left_out)
         return {
             f"{order}-gram": {
                 "order": order,
                 "cross_entropy": loss,
                 "perplexity": math.exp(loss),
-                "bits_per_byte": loss * len(measured) / (math.log(2) * measured.bytes),
+                "bits_per_byte": measured.bits_per_byte(loss, end_of_document),
                 "tokens_counted": min(len(train), COUNTED),
                 "seconds": time.perf_counter() - start,
             }

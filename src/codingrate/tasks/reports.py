@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,17 @@ if TYPE_CHECKING:
 
 _LARGEST_CONFUSION = 4096  # classes; the matrix of ImageNet-21K would take four gigabytes
 _LARGEST_IN_JSON = 100
+
+
+def majority_note(accuracy: float, counts: Sequence[int] | NDArray[np.integer[Any]]) -> str | None:
+    """Return a sentence if an accuracy does not exceed the share of the most frequent class by its standard error.
+
+    `counts` are the numbers of samples of the classes; with fewer than two classes there is nothing to compare.
+    """
+    total, share = sum(counts), max(counts) / max(sum(counts), 1)
+    if share in (0, 1) or accuracy > share + math.sqrt(share * (1 - share) / total):
+        return None
+    return f"the model is no better than always answering the most frequent class, {share:.2%} of {total:,}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +84,11 @@ class ClassificationReport(EvaluationReport):
         """Write per_class.csv, confusion.csv, confusion.png, and metrics.json last."""
         _save_classes(Path(folder), self.per_class, self.confusion, self.classes)
         return super().save(folder)
+
+    @property
+    def note(self) -> str | None:
+        """A sentence if the model is no better than the most frequent class."""
+        return majority_note(self.top1, [row["images"] for row in self.per_class])
 
     def _repr_html_(self) -> str:
         return super()._repr_html_() + pd.DataFrame(self.per_class).to_html(index=False)
@@ -340,6 +357,13 @@ class SentenceReport(EvaluationReport):
     def split(self) -> str:
         """The names of the splits."""
         return ", ".join(self.splits)
+
+    @property
+    def note(self) -> str | None:
+        """A sentence if the model is no better than the most frequent class of the first split."""
+        split, scores = next(iter(self.splits.items()))
+        counts = [row["sentences"] for row in self.per_class.get(split, [])]
+        return majority_note(scores["accuracy"], counts) if counts and "accuracy" in scores else None
 
     @property
     def metrics(self) -> dict[str, float]:

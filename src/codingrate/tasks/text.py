@@ -52,6 +52,7 @@ class TextTask(Task):
         """Write the model, its tokenizer, which knows the longest text that the model reads, and a model card."""
         self.tokenizer.model_max_length = model.config.max_tokens
         super().save(model, weights, folder)
+        self.tokenizer.save_pretrained(folder)
 
     def loaded(self, model: CratePreTrainedModel, dataset: Any, reading: Reading) -> SharedBatches[dict[str, Any]]:
         """Return the batches of a dataset as evaluation reads them, on the model's device."""

@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from torch.nn.functional import one_hot
+from transformers import Trainer, TrainingArguments
 from transformers.loss.loss_utils import ForSequenceClassificationLoss
 
 from ...refusals import refused
@@ -82,6 +83,18 @@ def test_labels_are_shifted_for_label_smoothing(family, attention, tmp_path):
     real = labels != -100
     own = logs[real].gather(-1, labels[real][:, None]).mean()
     assert loss == pytest.approx(float(-0.9 * own - 0.1 * logs[real].mean()), rel=1e-6)
+
+
+@cases("image-classification", "masked-lm", "sequence-classification", "causal-lm", attention=("mssa",), controls=False)
+def test_evaluation_reports_the_loss(family, attention, tmp_path):
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), per_device_eval_batch_size=SAMPLES, report_to=[], use_cpu=True, disable_tqdm=True
+    )
+    trainer = Trainer(model=build(family, attention), args=arguments, eval_dataset=samples(family))
+    batch = {name: torch.stack([sample[name] for sample in samples(family)]) for name in samples(family)[0]}
+    with torch.no_grad():
+        expected = float(build(family, attention)(**batch).loss)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
 
 @cases("causal-lm")

@@ -240,7 +240,8 @@ def _first_images(subject: Subject) -> list[Tensor]:
 
 def _measure_outcomes(subjects: Sequence[Subject], pixels: list[Tensor]) -> tuple[Outcome | None, list[str]]:
     """Measure the subjects at their tasks; return all scores with samples of the first, and notes on missing ones."""
-    augment, outcomes, notes = subjects[0].augment, {}, []
+    outcomes: dict[str, Outcome] = {}
+    augment, notes = subjects[0].augment, []
     images = unnormalize(torch.stack(pixels), augment) if pixels and augment else []
     for subject in subjects:
         try:

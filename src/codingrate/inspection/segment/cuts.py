@@ -22,6 +22,7 @@ Box = tuple[int, int, int, int]
 Matrix = NDArray[np.float64]
 Rule = Literal["symmetric", "cutler"]
 """Rule by which a cut gives a mask: independent of the sign of an eigenvector, or that of MaskCut's release."""
+THRESHOLD = 0.15  # default cosine above which two patches are alike
 SMALLEST = 0.01  # share of the grid that every mask after the first must exceed
 SAME = 0.5  # overlap (intersection over union) above which a mask repeats the one before it
 WEAK = 1e-5  # weight of an edge between patches that are not alike; not zero, so that the graph stays connected
@@ -48,7 +49,7 @@ def maskcut(
     features: Tensor | NDArray[Any],
     grid: tuple[int, int],
     masks: int = 3,
-    threshold: float = 0.15,
+    threshold: float = THRESHOLD,
     rule: Rule = "symmetric",
 ) -> list[Cut]:
     """Find at most `masks` regions from the features (N, d) of one image's patches, N = rows · columns of `grid`.

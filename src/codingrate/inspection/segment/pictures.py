@@ -13,6 +13,7 @@ from matplotlib import colormaps
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from ...data import Augment, BatchAugment, crop_for_evaluation
 from ...errors import CrateError
@@ -22,7 +23,7 @@ from ...operators.attention_mass import MASS, at_size, check_mass, mass_masks
 from ..measure.attention import attention_entropy, layer_attention_maps, projections
 from ..measure.tracing import default_layer, layer_indices
 from .crf import refine as refine_masks
-from .cuts import Box, Rule, bounding_box, maskcut
+from .cuts import THRESHOLD, Box, Rule, bounding_box, maskcut
 
 SIDE = 480  # default side in pixels of the square to which an image is resized, as in MaskCut
 GRID = 60  # largest default number of patches along a side: 3,600 patches, whose graph takes 100 MB
@@ -48,6 +49,7 @@ class Segment:
     cut_quality: float
     """1 − Ncut/2 in [0, 1]: how little connects the region with the rest of the image. It is not the probability of an
     object; a clear sky has a high one."""
+    threshold: float  # cosine above which two patches counted as alike
 
     @property
     def border(self) -> float:
@@ -63,7 +65,7 @@ def find_objects(
     augment: Augment,
     *,
     masks: int = 3,
-    threshold: float = 0.15,
+    threshold: float | None = None,
     layer: int | None = None,
     refine: bool = True,
     side: int | None = None,
@@ -76,12 +78,19 @@ def find_objects(
     The masks on its grid of patches are refined there (`refine`, which drops masks that follow nothing in the image)
     and resized to the image. `rule` is that of `maskcut`. `layer` is an index, from 0 or from the end; its default
     is -2 for CRATE and -1 for a ViT, the layers of the paper's attention maps. The paper does not name that of MaskCut.
+
+    The default of `threshold` is MaskCut's, 0.15, or in an image in which it separates no patches the mean cosine of
+    two patches: the tokens of small models share a large part, so that all of them are alike at 0.15.
     """
     square, pixels = square_input(model, image, augment, side)
     patch = model.config.patch_size
     grid = (square.height // patch, square.width // patch)
     features = projections(model, pixels, default_layer(model.config) if layer is None else layer)[0]
-    cuts = maskcut(features, grid, masks, threshold, rule)
+    used = THRESHOLD if threshold is None else threshold
+    cuts = maskcut(features, grid, masks, used, rule)
+    mean = float(normalize(features.double(), dim=-1).mean(0).square().sum())
+    if threshold is None and not cuts and used < mean < 1:
+        used, cuts = mean, maskcut(features, grid, masks, mean, rule)
     large = [cut.mask.repeat(patch, axis=0).repeat(patch, axis=1) for cut in cuts]
     refined = refine_masks(np.asarray(square), large) if refine else large
     segments = []
@@ -91,7 +100,7 @@ def find_objects(
         picture = Image.fromarray(coarse.astype(np.uint8) * 255).resize(image.size, Image.Resampling.BICUBIC)
         mask = np.asarray(picture) >= 128
         if mask.any():
-            segments.append(Segment(mask, bounding_box(mask), cut.cut_quality))
+            segments.append(Segment(mask, bounding_box(mask), cut.cut_quality, used))
     return segments
 
 
