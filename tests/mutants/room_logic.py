@@ -202,7 +202,7 @@ MUTANTS = [
     ),
     *mutants(
         "tasks/language.py",
-        "tests/tasks/test_language.py tests/tasks/test_losses.py",
+        "tests/evaluation/test_text_tasks.py",
         {"self.tokens(split or self.default_split).array(),": "self.tokens(self.default_split).array(),"},
     ),
     *mutants(

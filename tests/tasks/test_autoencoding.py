@@ -145,6 +145,19 @@ def test_reconstructions_show_originals_masks_and_results(finished, tmp_path):
     torch.testing.assert_close(sample.columns[0], pixels)
 
 
+def test_the_baseline_of_the_summary_is_one_color_for_the_removed_patches(finished):
+    task, model = finished.task, finished.model()
+    score = task.outcome(model, [], True, limit=13, batch_size=5).scores[0]
+    errors = []
+    for pixels in task.batches(model, limit=13, batch_size=5):
+        removed = model.embedding.patches(pixels)[0][
+            own_masks(pixels, 16, 0.75)
+        ]  # (removed patches, pixels of a patch)
+        errors += removed.square().mean(-1).tolist()
+    assert len(errors) == 13 * 12
+    assert score.baseline == pytest.approx(np.mean(errors), rel=1e-5)
+
+
 # Starting from other models
 
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from codingrate.data import balanced_indices
+from codingrate.evaluation import bag_of_words_metrics
 from codingrate.inspection import layerwise
 from codingrate.runs import Run
 from tests.refusals import refused
@@ -132,6 +133,10 @@ def test_two_validation_splits_are_measured_apart(tmp_path):
     assert {name: scores["rows"] for name, scores in report.splits.items()} == {
         "validation_matched": 31, "validation_mismatched": 3,
     }  # fmt: skip
+    own = task.data.sentences
+    assert task.baseline() == {
+        name: bag_of_words_metrics(own.train, own.split(name), own.columns, ["accuracy"]) for name in report.splits
+    }
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, films, body):
