@@ -14,7 +14,7 @@ import torch
 from ..errors import CrateError, unknown_name
 from ..inspection import ForwardTrace, Intervention, intervene, retrace, trace
 from ..inspection.measure.rates import PRECISION, curve_measures, stacked_bases
-from ..models import CrateForImageClassification, CrateForMaskedLM, CrateForSequenceClassification
+from ..models import CrateForCausalLM, CrateForImageClassification, CrateForMaskedLM, CrateForSequenceClassification
 from ..models.base import CratePreTrainedModel
 from ..models.loading import untrained_like
 from ..models.pretrained import pretrained_names
@@ -122,6 +122,11 @@ class Entry:
     def classifies_text(self) -> bool:
         """Whether the model gives a whole text a label."""
         return isinstance(self.model, CrateForSequenceClassification)
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model continues a text."""
+        return isinstance(self.model, CrateForCausalLM)
 
     @property
     def subtitle(self) -> str:

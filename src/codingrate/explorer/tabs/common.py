@@ -182,7 +182,7 @@ class InterventionPanel:
             return change(current, Intervention())
 
         def replay(current: Any, text: str) -> Any:
-            return change(current, text)
+            return change(current, text or "")
 
         options: Any = {"outputs": outputs, "show_progress": "hidden", "trigger_mode": "multiple", **QUEUED}
         factors = [self.sparsity, self.step_size, self.layers]

@@ -13,9 +13,15 @@ from .common import guarded, piece
 
 CAPTION = (
     "Tokens are drawn near two or three lines with noise σ. Every layer takes a step that lowers Rᶜ, the cost of "
-    "coding them in the lines' subspaces, and then ISTA sets small coordinates to zero. Move the layer slider and "
-    "watch the tokens go."
+    "coding them in the lines' subspaces, and then ISTA sets small coordinates to zero, which moves the tokens apart "
+    "and keeps R, the cost of coding them all together. So ΔR = R − Rᶜ rises. Move the layer slider and watch."
 )
+GRADIENT = (
+    "A step on Rᶜ alone is not a step on ΔR. The exact gradient shrinks weak directions by a larger share than strong "
+    "ones. With the size kept, the tokens gather on fewer and fewer directions: R falls as well, in the end faster "
+    "than Rᶜ, and ΔR falls. To see it, choose 90°, the exact gradient, and no ISTA."
+)
+"""What the exact gradient of R^c alone does to ΔR."""
 
 
 def scene(result: Play, layer: int) -> Any:
@@ -98,6 +104,7 @@ class PlaygroundTab:
                 self.layer = gr.Slider(0, default.layers, 0, step=1, label="Layer", elem_id="cx-play-layer")
                 self.plot = gr.Plot(show_label=False, elem_id="cx-scene")
                 self.measures = piece(elem_id="cx-play-charts")
+                piece(draw.note(GRADIENT))
         self.controls = [
             self.subspaces, self.angle, self.sigma, self.tokens, self.method, self.step, self.sparsify, self.threshold,
             self.rescale,

@@ -75,7 +75,7 @@ class TextTab(ModelTab):
         with gr.Column(elem_classes="cx-card"):
             self.panel = InterventionPanel("unit")
         self.token_outputs: list[Any] = [self.state, self.tokens, self.prediction, self.lens, self.units, self.link]
-        self.layer_outputs: list[Any] = [self.state, self.tokens, self.units, self.curves]
+        self.layer_outputs: list[Any] = [self.state, self.tokens, self.units, self.link, self.curves]
         own = [self.model, self.about, self.prompt, self.layer, self.head, self.curves, self.one, self.many]
         self.outputs: list[Any] = [*self.token_outputs, *own, *self.panel.outputs]
         self._connect()
@@ -96,6 +96,10 @@ class TextTab(ModelTab):
             )
         except CrateError as error:
             weights, caption = None, f"{error}."
+        if state.tokens.skipped:
+            caption += (
+                f" The model reads the last {len(state.tokens.ids):,} tokens; {state.tokens.skipped:,} come before."
+            )
         strip = draw.token_strip(texts.token_texts(entry, state.tokens.ids), weights, state.position)
         return draw.heading("Tokens", caption) + strip
 
@@ -179,15 +183,14 @@ class TextTab(ModelTab):
         """Return everything, for another model."""
         entry = self.library.entry(state.name)
         heads = [ALL_HEADS, *(f"head {head}" for head in range(1, entry.heads + 1))]
-        generates = not entry.masked and not entry.classifies_text
         hint = " Write <mask> where a token is to be filled in." if entry.masked else ""
         return {
             **self.show_model(state),
             self.model: gr.update(value=state.name, choices=self.library.names("text")),
             self.about: draw.note(f"{entry.subtitle}.{hint}"),
             self.head: gr.update(choices=heads, value=ALL_HEADS if state.head is None else f"head {state.head}"),
-            self.one: gr.update(interactive=generates),
-            self.many: gr.update(interactive=generates),
+            self.one: gr.update(interactive=entry.generates),
+            self.many: gr.update(interactive=entry.generates),
         }
 
     # Events
