@@ -182,8 +182,8 @@ class Library:
 
     def entry(self, name: str) -> Entry:
         """Return a model by its name."""
-        if name not in self.entries:
-            raise unknown_name("model", name, self.entries)
+        if not isinstance(name, str) or name not in self.entries:  # a browser may send a list
+            raise unknown_name("model", str(name), self.entries)
         return self.entries[name]
 
     def look(self, name: str, sample: ModelInput, changes: Intervention | None = None) -> ForwardTrace:

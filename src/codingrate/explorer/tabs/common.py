@@ -117,11 +117,11 @@ class InterventionPanel:
             with gr.Column(scale=2, min_width=260):
                 options: Any = {"minimum": 0, "maximum": 4, "value": 1, "step": 0.25, "interactive": True}
                 self.sparsity = gr.Slider(label="Factor of λ (sparsity)", elem_id=f"cx-lambda-{unit}", **options)
-                self.step_size = gr.Slider(label="Factor of η (step size)", **options)
+                self.step_size = gr.Slider(label="Factor of η (step size)", elem_id=f"cx-eta-{unit}", **options)
                 self.layers = gr.Slider(
-                    label="Stop after layer", minimum=1, maximum=2, value=2, step=1, interactive=True
+                    1, 2, 2, step=1, label="Stop after layer", interactive=True, elem_id=f"cx-exit-{unit}"
                 )
-                self.removed = piece(script=BUTTON_SCRIPT)
+                self.removed = piece(script=BUTTON_SCRIPT, elem_id=f"cx-removed-{unit}")
         with gr.Accordion("Export and replay", open=False), gr.Row():
             with gr.Column(min_width=260):
                 self.exported = gr.Textbox(

@@ -89,17 +89,27 @@ class PlaygroundTab:
         with gr.Row():
             with gr.Column(scale=3, min_width=280, elem_classes="cx-card"):
                 piece(draw.heading("The objective, alive", CAPTION))
-                self.subspaces = gr.Radio([2, 3], value=default.subspaces, label="Number of lines")
-                self.angle = gr.Slider(10, 90, default.angle, step=5, label="Angle between the lines, degrees")
+                self.subspaces = gr.Radio([2, 3], value=default.subspaces, label="Number of lines", elem_id="cx-lines")
+                self.angle = gr.Slider(
+                    10, 90, default.angle, step=5, label="Angle between the lines, degrees", elem_id="cx-angle"
+                )
                 self.sigma = gr.Slider(0, 0.6, default.sigma, step=0.05, label="Noise σ", elem_id="cx-sigma")
-                self.tokens = gr.Slider(20, 400, default.tokens, step=10, label="Number of tokens")
+                self.tokens = gr.Slider(
+                    20, 400, default.tokens, step=10, label="Number of tokens", elem_id="cx-token-count"
+                )
                 self.method = gr.Radio(
                     list(METHODS), value="attention (MSSA)", label="Compression step", elem_id="cx-method"
                 )
-                self.step = gr.Slider(0.05, 1, default.step, step=0.05, label="Step size (1: largest safe step)")
-                self.sparsify = gr.Checkbox(True, label="ISTA after every step")
-                self.threshold = gr.Slider(0, 0.3, default.threshold, step=0.01, label="Threshold ηλ of ISTA")
-                self.rescale = gr.Checkbox(True, label="Keep the size of the tokens (as layer norm does)")
+                self.step = gr.Slider(
+                    0.05, 1, default.step, step=0.05, label="Step size (1: largest safe step)", elem_id="cx-step"
+                )
+                self.sparsify = gr.Checkbox(True, label="ISTA after every step", elem_id="cx-ista")
+                self.threshold = gr.Slider(
+                    0, 0.3, default.threshold, step=0.01, label="Threshold ηλ of ISTA", elem_id="cx-threshold"
+                )
+                self.rescale = gr.Checkbox(
+                    True, label="Keep the size of the tokens (as layer norm does)", elem_id="cx-rescale"
+                )
             with gr.Column(scale=7, min_width=320, elem_classes="cx-card"):
                 self.layer = gr.Slider(0, default.layers, 0, step=1, label="Layer", elem_id="cx-play-layer")
                 self.plot = gr.Plot(show_label=False, elem_id="cx-scene")

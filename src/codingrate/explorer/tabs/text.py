@@ -58,15 +58,24 @@ class TextTab(ModelTab):
                 with gr.Row():
                     self.run = gr.Button("Read", variant="primary", size="sm", min_width=80, elem_id="cx-read")
                     self.one = gr.Button("Next token", size="sm", min_width=90, elem_id="cx-next")
-                    self.many = gr.Button("20 tokens", size="sm", min_width=90)
-                self.sampling = gr.Checkbox(False, label="Draw tokens at random (temperature 0.8)")
+                    self.many = gr.Button("20 tokens", size="sm", min_width=90, elem_id="cx-many")
+                self.sampling = gr.Checkbox(
+                    False, label="Draw tokens at random (temperature 0.8)", elem_id="cx-sampling"
+                )
                 self.prediction = piece(elem_id="cx-text-prediction")
                 self.add_link()
             with gr.Column(scale=6, min_width=320), gr.Column(elem_classes="cx-card"):
                 self.tokens = piece(script=TOKEN_SCRIPT, elem_id="cx-tokens")
                 with gr.Row():
                     self.layer = gr.Slider(1, 2, 1, step=1, label="Layer", interactive=True, elem_id="cx-text-layer")
-                    self.head = gr.Dropdown([ALL_HEADS], value=ALL_HEADS, label="Head", interactive=True, min_width=120)
+                    self.head = gr.Dropdown(
+                        [ALL_HEADS],
+                        value=ALL_HEADS,
+                        label="Head",
+                        interactive=True,
+                        min_width=120,
+                        elem_id="cx-text-head",
+                    )
                 self.lens = piece(elem_id="cx-lens")
         with gr.Column(elem_classes="cx-card"):
             self.units = piece(script=BUTTON_SCRIPT, elem_id="cx-units")
