@@ -85,14 +85,19 @@ class Entry:
     @property
     def model(self) -> CratePreTrainedModel:
         """The model, without the parts of it that no prediction needs."""
-        return cast(CratePreTrainedModel, self.once("model", self._load))
+        whole = self.whole
+        if self.modality == "vision" and not isinstance(whole, CrateForImageClassification):
+            return cast(CratePreTrainedModel, whole.base_model)  # no classes, but layers to look at
+        return whole
+
+    @property
+    def whole(self) -> CratePreTrainedModel:
+        """The model as it was trained, such as an autoencoder with its decoder."""
+        return cast(CratePreTrainedModel, self.once("whole", self._load))
 
     def _load(self) -> CratePreTrainedModel:
         model = self.run.model(self.before) if isinstance(self.before, int) else self.run.loaded()
-        model = untrained_like(model) if self.before == "untrained" else model
-        if self.modality == "vision" and not isinstance(model, CrateForImageClassification):
-            model = cast(CratePreTrainedModel, model.base_model)  # no classes, but layers to look at
-        return model
+        return untrained_like(model) if self.before == "untrained" else model
 
     def changed(self, intervention: Intervention) -> CratePreTrainedModel:
         """Return the model with an intervention; it shares all weights."""

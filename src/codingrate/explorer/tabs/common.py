@@ -115,6 +115,8 @@ class InterventionPanel:
                     self.reset = gr.Button("Reset", size="sm", min_width=80, elem_id=f"cx-reset-{unit}")
                 self.ranking = piece(elem_classes="cx-ranking")
             with gr.Column(scale=2, min_width=260):
+                self.answer = piece(elem_id=f"cx-answer-{unit}")
+            with gr.Column(scale=2, min_width=260):
                 options: Any = {"minimum": 0, "maximum": 4, "value": 1, "step": 0.25, "interactive": True}
                 self.sparsity = gr.Slider(label="Factor of λ (sparsity)", elem_id=f"cx-lambda-{unit}", **options)
                 self.step_size = gr.Slider(label="Factor of η (step size)", elem_id=f"cx-eta-{unit}", **options)
@@ -134,7 +136,7 @@ class InterventionPanel:
 
     @property
     def outputs(self) -> list[Any]:
-        """Components that `show` updates."""
+        """Components that `show` updates; the tab itself fills `answer` with its prediction."""
         parts = [self.switches, self.sparsity, self.step_size, self.layers, self.removed, self.exported, self.code]
         return [*parts, self.ranking]
 

@@ -83,7 +83,8 @@ class TextTab(ModelTab):
             self.curves = piece()
         with gr.Column(elem_classes="cx-card"):
             self.panel = InterventionPanel("unit")
-        self.token_outputs: list[Any] = [self.state, self.tokens, self.prediction, self.lens, self.units, self.link]
+        self.token_outputs: list[Any] = [self.state, self.tokens, self.prediction, self.lens, self.units]
+        self.token_outputs += [self.panel.answer, self.link]
         self.layer_outputs: list[Any] = [self.state, self.tokens, self.units, self.link, self.curves]
         own = [self.model, self.about, self.prompt, self.layer, self.head, self.curves, self.one, self.many]
         self.outputs: list[Any] = [*self.token_outputs, *own, *self.panel.outputs]
@@ -156,10 +157,12 @@ class TextTab(ModelTab):
 
     def show_token(self, state: TextState) -> dict[Any, Any]:
         """Return what depends on the selected token; no forward pass is needed."""
+        prediction = self._prediction(state)
         return {
             self.state: state,
             self.tokens: self._tokens(state),
-            self.prediction: self._prediction(state),
+            self.prediction: prediction,
+            self.panel.answer: prediction,
             self.lens: self._lens(state),
             self.units: self._units(state),
             self.link: self.show_link(state),
