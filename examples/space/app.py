@@ -9,4 +9,9 @@ import os
 from codingrate.explorer import launch
 
 if __name__ == "__main__":
-    launch(os.environ.get("EXPLORE", "").split(), host="0.0.0.0", port=int(os.environ.get("PORT", "7860")))
+    launch(
+        os.environ.get("EXPLORE", "").split(),
+        host="0.0.0.0",
+        port=int(os.environ.get("PORT", "7860")),
+        names=os.environ.get("SPACE_HOST", "").split(","),  # the name by which a Space is asked for
+    )

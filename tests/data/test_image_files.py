@@ -106,22 +106,17 @@ def test_few_corrupt_images_are_counted():
 
 
 def test_the_share_of_all_images_is_judged_not_that_of_the_first_ones():
-    few = CorruptImages(max_share=0.01, total=605)
-    few.count(98, ["a.png", "b.png"])  # 2 % of those seen, 0.33 % of all
-    few.count(505, [])
-    assert few.finish() == ("a.png", "b.png")
-    many = CorruptImages(max_share=0.01, total=605)
-    with pytest.raises(CrateError, match=r"^at least 7 of 605 images cannot be read, .* the first is 0\.png"):
-        many.count(0, [f"{number}.png" for number in range(7)])
+    corrupt = CorruptImages(max_share=0.01)
+    corrupt.add({"labels": range(98), "corrupt": ["a.png", "b.png"]})  # 2 % of those seen, 0.33 % of all
+    corrupt.add({"labels": range(505), "corrupt": []})
+    assert corrupt.finish() == ("a.png", "b.png")
 
 
 def test_too_many_corrupt_images_are_an_error():
     corrupt = CorruptImages(max_share=0.02)
-    corrupt.count(940, ["a.png"] * 20)  # too few to judge
-    with pytest.raises(
-        CrateError, match=r"^21 of 1001 images cannot be read, .* 0\.02 is allowed; the first is a\.png"
-    ):
-        corrupt.count(40, ["c.png"])
+    corrupt.add({"labels": range(940), "corrupt": ["a.png"] * 20})  # too few to judge
+    with pytest.raises(CrateError, match=r"^21 of 1001 images cannot .* 0\.02 is allowed; the first is a\.png"):
+        corrupt.add({"labels": range(40), "corrupt": ["c.png"]})
     late = CorruptImages()
     late.count(40, ["a.png"])
     with pytest.raises(CrateError, match="1 of 41"):

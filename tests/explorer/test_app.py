@@ -103,6 +103,23 @@ def test_the_training_tab_draws_the_metrics(library):
     assert layers.count('class="chart"') == 3
 
 
+def test_a_published_model_without_a_history_shows_its_metrics_as_numbers():
+    shown = build_tab(lambda: TrainingTab(Library(["crate-cifar10"]))).load()
+    assert "no history" in shown[0]
+    assert "top1 83.50%" in shown[1]
+    assert 'class="chart"' not in shown[1]
+
+
+def test_text_that_no_longer_fits_the_context_goes_on(text_tab):
+    state = text_tab.first_state("crate-shakespeare-gpt")
+    for _ in range(5):
+        shown = text_tab.extend(state, state.text, False, 20)
+        assert shown[text_tab.prompt].startswith(state.text)
+        state = shown[text_tab.state]
+    assert "come before" in shown[text_tab.tokens]
+    assert text_tab.load(request(text_tab.query(state)))[text_tab.state] == state
+
+
 def request(query: str):
     return SimpleNamespace(query_params=dict(parse_qsl(query.removeprefix("?"))))
 

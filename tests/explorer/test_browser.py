@@ -137,6 +137,10 @@ def test_interventions(page, toy_run):
     run = cr.Run(toy_run)
     assert "→" in changed
     assert probability(changed) != before
+    assert text_of(page, "#cx-answer-atom") == changed
+    boxes = [page.locator(part).bounding_box() for part in ("#cx-switches-atom", "#cx-answer-atom")]
+    top, bottom = min(box["y"] for box in boxes), max(box["y"] + box["height"] for box in boxes)
+    assert bottom - top <= page.viewport_size["height"]  # both are on one screen
     page.get_by_text("Export and replay").first.click()
     exported = page.locator("#cx-export-atom textarea").input_value()
     assert json.loads(exported) == {"heads": [[1, 1]]}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import struct
 import zlib
 
 import httpx
 import pytest
 
+from codingrate.explorer.guard import Guard
 from tests.explorer.conftest import TEXT
 from tests.explorer.serving import Client, serve
 from tests.explorer.test_images import SVG, png
@@ -101,6 +103,132 @@ def test_files_elsewhere_are_refused(server):
             assert "Running on" not in answer.text
 
 
-def test_large_files_are_not_stored(server):
-    answer = httpx.post(f"{server.url}/gradio_api/upload", files={"files": ("a.bin", bytes(11 * 2**20))}, timeout=60)
-    assert answer.status_code == 413
+OTHER = {"Origin": "http://evil.example"}
+
+
+def event(client, **changes):
+    """Return the body of an event that the page sends."""
+    handler = client.dependency("cx-model", "input")
+    body = {"data": [None, "toy-digits"], "fn_index": handler["id"], "session_hash": client.session}
+    return {**body, **changes}
+
+
+def join(server, **options):
+    return httpx.post(f"{server.url}/gradio_api/queue/join", timeout=30, **options)
+
+
+@pytest.fixture
+def quiet(server):
+    """The server writes no traceback during a test, and answers afterwards."""
+    before = server.log.read_text().count("Traceback")
+    yield
+    assert httpx.get(f"{server.url}/config", timeout=30).status_code == 200
+    assert server.log.read_text().count("Traceback") == before
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:7860", "127.0.0.1.evil.example", "192.168.1.2", "[::", ""]
+)
+def test_a_foreign_host_gets_nothing(server, client, quiet, host):
+    """A page whose name was made to lead to this machine (DNS rebinding) names itself as host and as origin."""
+    headers = {"Host": host, "Origin": f"http://{host}"}
+    for method, path in (("GET", "/"), ("GET", "/config"), ("OPTIONS", "/config"), ("POST", "/gradio_api/queue/join")):
+        asks = {"Access-Control-Request-Method": "POST"} if method == "OPTIONS" else {}
+        answer = httpx.request(method, server.url + path, headers={**headers, **asks})
+        assert answer.status_code in (400, 403)
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+        assert len(answer.text.splitlines()) == 1
+    assert join(server, json=event(client), headers=headers).status_code in (400, 403)
+
+
+def test_the_hosts_that_it_was_started_on_are_answered(server):
+    port = server.url.rsplit(":", 1)[1]
+    for host in ("localhost", "127.0.0.1", "[::1]", "LOCALHOST"):
+        headers = {"Host": f"{host}:{port}", "Origin": f"http://{host}:{port}"}
+        assert httpx.get(f"{server.url}/config", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://localhost.evil.example"]
+)
+def test_a_foreign_origin_changes_nothing(server, client, quiet, origin):
+    headers = {"Origin": origin}
+    assert join(server, json=event(client), headers=headers).status_code == 403
+    assert join(server, json=event(client)).status_code == 200
+    for path in ("cancel", "reset", "upload", "run/predict"):
+        answer = httpx.post(f"{server.url}/gradio_api/{path}", json={}, headers=headers, timeout=30)
+        assert answer.status_code == 403
+
+
+def test_no_file_is_stored(server, quiet):
+    folder = server.log.parent / "gradio"
+    for headers in ({}, OTHER):
+        for size in (10, 11 * 2**20):
+            sent = {"files": ("a.bin", bytes(size))}
+            answer = httpx.post(f"{server.url}/gradio_api/upload", files=sent, headers=headers, timeout=60)
+            assert answer.status_code in (403, 404)
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+
+
+def test_a_body_is_bounded(server, client, quiet):
+    before = server.memory
+    huge = b"[" * (200 * 2**20)
+    with contextlib.suppress(httpx.WriteError, httpx.ReadError):  # the server hangs up
+        assert join(server, content=huge).status_code == 413
+    with contextlib.suppress(httpx.WriteError, httpx.ReadError):
+        chunks = (huge[start : start + 2**20] for start in range(0, len(huge), 2**20))
+        assert 400 <= join(server, content=chunks).status_code < 500
+    assert server.memory - before < 100 * 2**20
+
+
+def test_unknown_requests_are_one_line(server, client, quiet):
+    """Whatever is asked, the answer is a refusal of one line; nothing is written to the log."""
+    bodies = [
+        {"json": body}
+        for body in (
+            {}, [], "x", event(client, fn_index=9999), event(client, fn_index=-1), event(client, fn_index="x"),
+            event(client, fn_index=None), event(client, data="x"), event(client, data=None),
+            event(client, session_hash=None), event(client, session_hash={}), event(client, event_data=7) | {"data": 1},
+        )
+    ]  # fmt: skip
+    bodies += [{"content": content} for content in (b"{", b"\xff\xfe", b"[" * 100_000, b"")]
+    routes = [
+        ("POST", "queue/join"), ("POST", "run/predict"), ("POST", "cancel"), ("POST", "call/x"), ("POST", "run/x"),
+        ("POST", "component_server"), ("PUT", "queue/join"), ("GET", "call/x/y"), ("GET", "dev/reload"),
+        ("POST", "process_recording"), ("POST", "stream/x"), ("GET", "queue/data"), ("DELETE", "nothing"),
+        ("GET", "run-history/buckets"),
+    ]  # fmt: skip
+    for method, route in routes:
+        for body in bodies if method == "POST" else [{}]:
+            answer = httpx.request(method, f"{server.url}/gradio_api/{route}", timeout=30, **body)
+            assert 400 <= answer.status_code < 500, (method, route, body, answer.text)
+            assert len(answer.text.splitlines()) <= 1
+
+
+def test_values_that_do_not_fit_are_one_message(client, quiet):
+    for name, kind, data in (
+        ("cx-layer", "input", [99, "picture"]),
+        ("cx-layer", "input", ["x", "picture"]),
+        ("cx-layer", "input", [None, 7]),
+        ("cx-model", "input", [["toy-digits"]]),
+        ("cx-sigma", "input", [2, 60, 99, 50, "attention (MSSA)", 0.5, True, 0.05, True, 0]),
+        ("cx-reset-atom", "click", [1, 2, 3, 4]),
+    ):
+        answer = client.fire(name, kind, data)
+        assert "\n" not in (answer.get("error") or "")
+
+
+def test_a_name_is_known_only_if_it_was_given(toy_run):
+    def status(guard, host, origin=None):
+        sent = {"host": host} | ({} if origin is None else {"origin": origin})
+        headers = [(name.encode(), value.encode()) for name, value in sent.items()]
+        refusal = guard.refusal({"method": "GET", "path": "/", "headers": headers})
+        return refusal and refusal[0]
+
+    every = Guard(None, "0.0.0.0", ["box.example"])
+    assert status(every, "192.168.1.2:7860") is status(every, "[fe80::1]:7860") is status(every, "BOX.example") is None
+    assert status(every, "evil.example") == 403
+    assert status(every, "192.168.1.2:7860", "http://evil.example") == 403
+    assert status(every, "127.0.0.1:7860", "https://box.example") is None  # a proxy that names this machine
+    assert status(Guard(None, "192.168.1.2"), "192.168.1.2") is None
+    assert status(Guard(None), "192.168.1.2") == 403

@@ -12,9 +12,9 @@ from PIL import Image
 import codingrate as cr
 import codingrate.explorer.library as library_module
 from codingrate import inspection
-from codingrate.explorer import ImageInput, images
+from codingrate.explorer import ImageInput, Library, build_tab, draw, images
 from codingrate.explorer.library import CURVES
-from codingrate.explorer.tabs.image import read_event
+from codingrate.explorer.tabs.image import EXPLAINED, ImageTab, read_event, start
 from codingrate.inspection import Intervention
 from codingrate.inspection.measure.sparse_units import codes
 from tests.refusals import refused
@@ -199,3 +199,58 @@ def test_curves_of_a_changed_model_are_those_of_layerwise(library, image, name, 
     expected = inspection.layerwise(entry.changed(changed), [image.pixels(entry)])
     for column in ("layer", *CURVES):
         np.testing.assert_allclose(ours[column], expected[column], rtol=1e-5)
+
+
+def test_what_excites_an_atom_are_the_patches_with_its_largest_values(library, entry):
+    sample, layer = images.reference(library, NAME), 1
+    values = []
+    for one in sample.images:
+        passed = library.look(NAME, one)
+        values.append(codes(passed, layer)[0, 1:])
+    values = torch.stack(values)  # (images, N, U)
+    for atom in (0, 7, 23):
+        best = [divmod(row, values.shape[1]) for row in sample.exciting[layer][atom].tolist()]
+        found = [float(values[index, patch, atom]) for index, patch in best]
+        assert found == pytest.approx(values[..., atom].flatten().topk(3).values.tolist(), abs=1e-5)
+
+
+def test_an_atom_is_shown_with_what_excites_it(library):
+    tab = build_tab(lambda: ImageTab(library))
+    state = start(library, NAME)
+    atoms = tab.show_all(state)[tab.code]
+    on = min(EXPLAINED, atoms.count("data-atom"))
+    assert on
+    assert atoms.count("cx-frame") == 3 * on
+
+
+def test_maps_say_how_close_to_uniform_they_are():
+    peak, even = np.zeros(16), np.full(16, 1 / 16)
+    peak[3] = 1.0
+    html = draw.attention_grid("data:", np.stack([peak, even]), (4, 4), 0, ())
+    peaked, uniform = html.split("<figure")[1:]
+    assert ">0% of uniform" in peaked.replace("<br>", ">")
+    assert ">100% of uniform" in uniform.replace("<br>", ">")
+    assert "100.0%</span>" in peaked
+    assert "6.2%</span>" in uniform
+
+
+def test_the_prediction_stands_beside_the_interventions(library):
+    tab = build_tab(lambda: ImageTab(library))
+    shown = tab.change(start(library, NAME), Intervention(heads=((1, 1),)))
+    assert "→" in shown[tab.panel.answer]
+    assert shown[tab.panel.answer] == shown[tab.prediction]
+
+
+def test_an_autoencoder_reconstructs_what_is_masked():
+    name = "crate-cifar10-mae"
+    library = Library([name])
+    tab = build_tab(lambda: ImageTab(library))
+    state = start(library, name)
+    shown = tab.show_all(state)[tab.prediction]
+    assert shown.count("<img") == 3
+    found = images.reconstruct(library, name, state.image)
+    expected = cr.Run(name).task.reconstruct(cr.Run(name).loaded(), [state.image.picture])
+    assert found.losses == pytest.approx(expected.losses, rel=1e-4)
+    assert f"loss {found.loss:.4f}" in shown
+    changed = tab.change(state, Intervention(heads=((1, 1),)))
+    assert "but not this" in changed[tab.prediction]

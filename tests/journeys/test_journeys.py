@@ -19,6 +19,10 @@ import numpy as np
 import onnxruntime
 import pytest
 from PIL import Image, ImageDraw
+from transformers import pipeline
+
+import codingrate
+from codingrate.data import decode_image
 
 pytestmark = pytest.mark.slow
 
@@ -150,6 +154,60 @@ def test_own_images(tmp_path):
     session = onnxruntime.InferenceSession(exported["file"])
     (logits,) = session.run(None, {"pixel_values": np.zeros((7, 3, 32, 32), np.float32)})
     assert logits.shape == (7, 2)
+
+
+ODD = {
+    "gray.png": "L",
+    "palette.gif": "P",
+    "alpha.webp": "RGBA",
+    "print.tif": "CMYK",
+    "two.bmp": "1",
+    "deep.png": "I;16",
+}
+
+
+def test_a_messy_photo_folder(tmp_path):
+    """Unreadable files and odd formats → train → SIGTERM → files removed → a longer resume → save → pipeline."""
+    data = write_images(tmp_path / "photos", {"disc": 40, "square": 40}, 0)
+    for name, mode in ODD.items():
+        image = Image.open(data / "disc" / "0.png")
+        if mode == "I;16":
+            image = Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
+        (image if mode == "I;16" else image.convert(mode)).save(data / "disc" / name)
+    whole = (data / "square" / "1.png").read_bytes()
+    broken = {"disc/empty.jpg": b"", "square/cut.png": whole[: len(whole) // 2], "square/text.jpeg": b"not an image"}
+    for name, content in broken.items():
+        (data / name).write_bytes(content)
+    (data / "disc" / "again").symlink_to(data, target_is_directory=True)
+    run, total = tmp_path / "run", 80 + len(ODD) + len(broken)
+
+    train = ["train", "images", "--data", data, "--output", run, *SMALL, "augment.mean=[0.2,0.3,0.4]"]
+    _, err = crate(*train, cwd=tmp_path, code=1)
+    assert f"3 of {total} images cannot be read" in err
+    assert "data.max_corrupt" in err
+    metrics = run / "metrics.jsonl"
+    code, shown = in_terminal(
+        [*train, "schedule.epochs=40", "data.max_corrupt=0.05"], tmp_path,
+        lambda: metrics.exists() and metrics.read_text().count("\n") > 8, signal.SIGTERM,
+    )  # fmt: skip
+    assert code == 143, shown[-3000:]
+    assert f"3 of {total} images cannot be read" in " ".join(shown.split())
+    for name in broken:
+        (data / name).unlink()
+    result = crate_json("train", "--resume", run, "schedule.epochs=50", "data.max_corrupt=0", "data.workers=0")
+    assert [line["epoch"] for line in map(json.loads, metrics.read_text().splitlines())][-1] == 50
+    assert result["top1"] > 0.7
+
+    report = crate_json("evaluate", run, "--split", "train")
+    assert report["images"] + crate_json("evaluate", run)["images"] == 80 + len(ODD)
+    trained = codingrate.Run(run)
+    trained.model().save_pretrained(tmp_path / "saved")
+    answer = pipeline("image-classification", str(tmp_path / "saved"))
+    images = trained.task.data.train
+    guesses = [answer(decode_image(image), top_k=1)[0]["label"] for image in images["image"]]
+    names = [trained.task.data.classes[label] for label in images["label"]]
+    right = np.mean([guess == name for guess, name in zip(guesses, names, strict=True)])
+    assert right == pytest.approx(report["top1"], abs=1e-9)
 
 
 def test_own_text(tmp_path):

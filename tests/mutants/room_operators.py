@@ -19,7 +19,7 @@ MUTANTS = [
                 "real.sum(-1, keepdim=True)"
             ),
             "torch.arange(1, n + 1, device=z.device)": "torch.arange(2, n + 2, device=z.device)",
-            "out = -membership * w": "out = membership * w",
+            "(-membership * w / (1": "(membership * w / (1",
             "(self._sum_tokens(membership) + 1e-8)": "(self._sum_tokens(membership) + 1e-2)",
             "(share.sum(-1) * self.temperature).softmax(dim=1)": "(share.sum(-1) * self.temperature).softmax(dim=2)",
             "square = w.square() * real": "square = w.square()",

@@ -11,7 +11,7 @@ import torch
 
 from codingrate.tasks.base import cosine, weighted_means
 from codingrate.tasks.distillation import teacher_metrics
-from codingrate.tasks.generation import _window, generate, sampling_settings
+from codingrate.tasks.generation import context_window, generate, sampling_settings
 from tests.runs.texts import text_task
 from tests.runs.toys import dino, toy_task
 
@@ -153,9 +153,9 @@ def test_text_is_sampled_at_temperature_point_eight_from_fifty_tokens():
 
 def test_a_full_context_keeps_its_second_half():
     ids = torch.arange(20)[None]
-    assert torch.equal(_window(ids, 21), ids)
-    assert torch.equal(_window(ids, 20), ids[:, -10:])
-    assert torch.equal(_window(ids, 1), ids[:, -1:])
+    assert torch.equal(context_window(ids, 21), ids)
+    assert torch.equal(context_window(ids, 20), ids[:, -10:])
+    assert torch.equal(context_window(ids, 1), ids[:, -1:])
 
 
 # Language models

@@ -20,6 +20,15 @@ def explore(
     host: Annotated[
         str, Option(help="Address to listen on. Other than 127.0.0.1, anyone who reaches this machine can use the app.")
     ] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME",
+            help="Further name under which the app may be asked for, such as that of a proxy or of this machine in a "
+            "network. Can be given more than once.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Open models in the browser: look at every layer, change a part, compare, and watch a run that trains.
 
@@ -31,4 +40,4 @@ def explore(
 
     if host not in ("127.0.0.1", "localhost", "::1"):
         print_note(f"the app listens on {host}: everyone who reaches this machine can use it; there is no password")
-    launch(sources or (), host=host, port=port)
+    launch(sources or (), host=host, port=port, names=allow_host or ())

@@ -245,7 +245,7 @@ class EvaluationBatches(SharedBatches[tuple[Tensor, Tensor]]):
 
     def _counted(self, results: Iterator[tuple[T | None, list[bool], list[str]]]) -> Iterator[T]:
         """Yield the results of the batches with readable images, and count the images."""
-        corrupt = CorruptImages(self.max_corrupt, None if self.data.streaming else len(self.dataset))
+        corrupt = CorruptImages(self.max_corrupt)
         self.readable, self.corrupt = [], ()
         for result, readable, names in results:
             corrupt.count(sum(readable), names)

@@ -203,43 +203,36 @@ def image_key(value: object) -> int:
 class CorruptImages:
     """Count unreadable images, in the main process, and stop if their share exceeds `max_share`.
 
-    Training on the rest would hide a broken download. With the `total` number of images, an error is raised as soon as
-    the share of all of them is exceeded; otherwise the share of those seen is judged from the thousandth on.
+    Training on the rest would hide a broken download. The share is judged when all images have been counted, and in
+    training, where more always follow, from the thousandth image on.
     """
 
-    def __init__(self, max_share: float = 0.01, total: int | None = None) -> None:
+    def __init__(self, max_share: float = 0.01) -> None:
         if not 0 <= max_share <= 1:
             raise CrateError(f"`max_share` of corrupt images must lie in [0, 1] (got {max_share})")
-        self.max_share, self.total = max_share, total
-        self.seen = self.bad = 0
-        self.first = ""
+        self.max_share, self.seen, self.bad, self.first = max_share, 0, 0, ""
         self.names: list[str] = []
 
     def add(self, batch: Mapping[str, Any]) -> None:
-        """Count the images of a collated batch."""
+        """Count the images of a collated training batch."""
         self.count(len(batch["labels"]), batch["corrupt"])
+        if self.seen >= 1000:
+            self._check()
 
     def count(self, readable: int, corrupt: Sequence[str]) -> None:
         """Count a number of readable images and the names of unreadable ones."""
         self.names.extend(corrupt)
         self.first = self.first or next(iter(corrupt), "")
         self.seen, self.bad = self.seen + readable + len(corrupt), self.bad + len(corrupt)
-        if self.total is not None or self.seen >= 1000:
-            self._check(self.total or self.seen)
 
     def finish(self) -> tuple[str, ...]:
         """Check the share of the images seen so far; return the names of the unreadable ones since the last call."""
-        self._check(self.seen)
-        if self.bad and self.bad == self.seen:
-            raise self._error(f"all {self.bad}")
+        self._check()
         names, self.names = tuple(self.names), []
         return names
 
-    def _check(self, total: int) -> None:
-        if self.bad > self.max_share * total:
-            least = "" if total == self.seen else "at least "
-            raise self._error(f"all {self.bad}" if self.bad == total else f"{least}{self.bad} of {total}")
-
-    def _error(self, count: str) -> CrateError:
-        problem = f"{count} images cannot be read, but only a share of {self.max_share:g} is allowed"
-        return CrateError(f"{problem}; the first is {self.first}; remove them or raise data.max_corrupt")
+    def _check(self) -> None:
+        if self.bad and (self.bad == self.seen or self.bad > self.max_share * self.seen):
+            count = f"all {self.bad}" if self.bad == self.seen else f"{self.bad} of {self.seen}"
+            problem = f"{count} images cannot be read, but only a share of {self.max_share:g} is allowed"
+            raise CrateError(f"{problem}; the first is {self.first}; remove them or raise data.max_corrupt")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import CrateError, missing_extra
 from ..runs import Run
+from .guard import Guard
 from .library import Library
 
 TITLE = "Explorer of white-box transformers"
@@ -78,7 +81,17 @@ def _build(library: Library) -> Any:
 
     from .tabs.common import QUEUED, guarded, piece, tab_selector
 
-    with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True, delete_cache=(3600, 3600)) as app:
+    class Page(gr.Blocks):
+        """A page whose events are refused in one line, and without a traceback, if their values do not fit."""
+
+        async def preprocess_data(self, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return await super().preprocess_data(*args, **kwargs)
+            except Exception as error:  # one of many types
+                words = str(error) if isinstance(error, gr.Error) else "the values do not fit; reload the page"
+                raise gr.Error(html.escape(words), print_exception=False) from None
+
+    with Page(title=TITLE, analytics_enabled=False, fill_width=True, delete_cache=(3600, 3600)) as app:
         piece(f"<h1>{TITLE}</h1><p>{INTRODUCTION}</p>", elem_classes="cx-title")
         tabs = _tabs(library)
         with gr.Tabs() as bar:
@@ -115,20 +128,29 @@ def launch(
     *,
     host: str = "127.0.0.1",
     port: int | None = 7860,
+    names: Sequence[str] = (),
     block: bool = True,
     quiet: bool = False,
 ) -> Any:
     """Open models in the browser app and serve it; return gradio's app, which `close()` ends.
 
     `port=None` takes a free one. With `block` the call returns when the app is stopped. The app listens on this machine
-    only, unless `host` says otherwise.
+    only, unless `host` says otherwise, and answers only if it is asked by the name it was started on: `names` are those
+    that a proxy passes on, or by which other machines know this one.
     """
     from .style import CSS, theme
 
     app = build_app(Library(sources))
+
+    @asynccontextmanager
+    async def lifespan(server: Any) -> AsyncIterator[None]:
+        server.middleware_stack = Guard(server.middleware_stack, host, names)  # around gradio's own middleware
+        yield
+
     options: Any = {
         "server_name": host,
         "server_port": port,
+        "app_kwargs": {"lifespan": lifespan},
         "prevent_thread_lock": True,
         "quiet": quiet,
         "share": False,

@@ -11,11 +11,12 @@ from functools import cache
 from html import escape
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from .._chart import BLUE, GRAY, ORANGE, Series, line_chart
-from ..inspection import Intervention
+from ..inspection import Intervention, attention_entropy
 from .library import Curves, Prediction
 
 CURVE_TITLES = {
@@ -156,7 +157,10 @@ def picture_view(
 def attention_grid(
     picture: str, weights: NDArray[np.float64], grid: tuple[int, int], patch: int, off: Collection[int]
 ) -> str:
-    """Return a map for each head: attention of a patch (K, N) over the picture, each scaled to its largest value."""
+    """Return a map for each head: attention of a patch (K, N) over the picture, each scaled to its largest value.
+
+    Below each map stand its entropy as a share of that of uniform attention, and a color bar up to its largest weight.
+    """
     rows, columns = grid
     row, column = divmod(patch, columns)
     frame = (
@@ -167,25 +171,38 @@ def attention_grid(
     for head, row_weights in enumerate(weights):
         url = patch_url(inferno(row_weights / max(row_weights.max(), 1e-12)), grid)
         state = " cx-off" if head + 1 in off else ""
-        top = row_weights.max() / max(row_weights.sum(), 1e-12)
+        shares = row_weights / max(row_weights.sum(), 1e-12)
+        uniform = float(attention_entropy(torch.from_numpy(shares.reshape(grid))))
         maps.append(
-            f'<figure class="cx-map{state}" title="head {head + 1}: the brightest patch gets {top:.0%}">'
+            f'<figure class="cx-map{state}" title="entropy of the attention of head {head + 1}, of that of uniform '
+            f'attention: {uniform:.1%}; the brightest patch gets {shares.max():.1%}, uniform is {1 / shares.size:.1%}">'
             f'<div class="cx-tile"><img class="cx-cover" src="{url}" alt="">{frame}</div>'
-            f"<figcaption>head {head + 1}{' (off)' if state else ''}</figcaption></figure>"
+            f"<figcaption>head {head + 1}{' (off)' if state else ''}<br>{uniform:.0%} of uniform"
+            f'<span class="cx-scale">0<i></i>{shares.max():.1%}</span></figcaption></figure>'
         )
     return f'<div class="cx-maps" style="--cx-picture:url({picture})">{"".join(maps)}</div>'
 
 
-def code_bars(code: NDArray[np.float32], layer: int, removed: Collection[int], top: int = 10) -> str:
-    """Return the strongest atoms of a sparse code (U,) as buttons with bars, and how many are on."""
+Tile = tuple[str, int, tuple[int, int], float | None, str]
+"""A sample image with a framed patch: picture, patch, grid, cosine (None for no number), label."""
+
+
+def code_bars(
+    code: NDArray[np.float32], layer: int, removed: Collection[int], excited: Sequence[Sequence[Tile]], top: int = 10
+) -> str:
+    """Return the strongest atoms of a sparse code (U,) as buttons with bars, and how many are on.
+
+    `excited` are the tiles that excite each of the strongest atoms most, of as many atoms as are to have them.
+    """
     on = int((code != 0).sum())
     order = np.argsort(-np.abs(code), kind="stable")[:top]
     largest = max(float(np.abs(code[order[0]])), 1e-12)
     rows = "".join(
-        f'<button class="cx-atom" data-atom="{atom + 1}" title="remove atom {atom + 1} of layer {layer}">'
+        f'<div><button class="cx-atom" data-atom="{atom + 1}" title="remove atom {atom + 1} of layer {layer}">'
         f'<span>atom {atom + 1}</span><span class="cx-track"><b style="width:'
         f'{100 * abs(float(code[atom])) / largest:.1f}%"></b></span><span>{float(code[atom]):.2f}</span></button>'
-        for atom in order
+        f"{neighbor_tiles(excited[place]) if place < len(excited) else ''}</div>"
+        for place, atom in enumerate(order)
         if code[atom] != 0
     )
     gone = f" {len(removed)} removed." if removed else ""
@@ -195,7 +212,7 @@ def code_bars(code: NDArray[np.float32], layer: int, removed: Collection[int], t
     )
 
 
-def neighbor_tiles(tiles: Sequence[tuple[str, int, tuple[int, int], float, str]]) -> str:
+def neighbor_tiles(tiles: Sequence[Tile]) -> str:
     """Return sample images with a framed patch: (picture, patch, grid, cosine, label) of each."""
     parts = []
     for picture, patch, (rows, columns), cosine, label in tiles:
@@ -204,9 +221,19 @@ def neighbor_tiles(tiles: Sequence[tuple[str, int, tuple[int, int], float, str]]
             f'<figure class="cx-map"><div class="cx-tile"><img class="cx-base" src="{picture}" alt="">'
             f'<span class="cx-frame" style="left:{100 * column / columns:.3f}%;top:{100 * row / rows:.3f}%;'
             f'width:{100 / columns:.3f}%;height:{100 / rows:.3f}%"></span></div>'
-            f"<figcaption>{escape(label)} {cosine:.2f}</figcaption></figure>"
+            f"<figcaption>{escape(label)} {'' if cosine is None else format(cosine, '.2f')}</figcaption></figure>"
         )
     return f'<div class="cx-maps">{"".join(parts)}</div>'
+
+
+def picture_row(pictures: Sequence[tuple[str, str]]) -> str:
+    """Return pictures side by side, with a title below each: (picture, title)."""
+    parts = "".join(
+        f'<figure class="cx-map"><div class="cx-tile"><img class="cx-base" src="{url}" alt="{escape(title)}"></div>'
+        f"<figcaption>{escape(title)}</figcaption></figure>"
+        for url, title in pictures
+    )
+    return f'<div class="cx-maps">{parts}</div>'
 
 
 def thumbnails(pictures: Sequence[str], labels: Sequence[str]) -> str:

@@ -26,11 +26,12 @@ from ..inspection import ForwardTrace, Intervention, rank_heads, trace
 from ..inspection.measure.rates import PRECISION, layer_measures
 from ..inspection.measure.sparse_units import codes
 from ..inspection.measure.tracing import ColorBasis, UnavailableError
-from ..models import CrateForImageClassification
+from ..models import CrateForImageClassification, CrateForMaskedAutoencoding
 from ..objective.signal import orthonormal_columns
 from ..recipes.schema import MUST_GIVE
-from ..tasks import ImageTask
+from ..tasks import Autoencoding, ImageTask
 from ..tasks.classification import class_names
+from ..tasks.reports import Reconstruction
 from .draw import data_url
 from .library import CURVES, Curves, Entry, Library, Prediction, top_predictions
 
@@ -149,6 +150,14 @@ def predict(library: Library, name: str, image: ImageInput, changes: Interventio
     return top_predictions(class_names(entry.model).__getitem__, now, before, top)
 
 
+def reconstruct(library: Library, name: str, image: ImageInput) -> Reconstruction:
+    """Remove patches of an image, which depend on the image alone, and let an autoencoder reconstruct them."""
+    entry = library.entry(name)
+    if not isinstance(entry.whole, CrateForMaskedAutoencoding):
+        raise UnavailableError("this model has no classes; look at its layers")
+    return cast(Autoencoding, entry.run.task).reconstruct_pixels(entry.whole, [name], image.pixels(entry), seed=0)
+
+
 def important_heads(
     library: Library, name: str, image: ImageInput, progress: Callable[[int, int], object] | None = None
 ) -> pd.DataFrame:
@@ -194,6 +203,8 @@ class Reference:
     """Means over the images, as `inspection.layerwise` gives them."""
     codes: tuple[Tensor, ...]
     """Codes of all patches by layer, scaled to length one, (images · N, U)."""
+    exciting: tuple[NDArray[np.int64], ...]
+    """The patches that excite each unit most, as indices of rows of `codes`, strongest first, by layer, (U, 3)."""
     colors: tuple[ColorBasis, ...]
     """Principal components of the patches by layer."""
 
@@ -210,6 +221,7 @@ def _measure_reference(entry: Entry) -> Reference:
     pixels, labels = pixels[:count], labels[:count]
     values: list[list[dict[str, Tensor]]] = [[] for _ in range(depth)]
     code: list[list[Tensor]] = [[] for _ in range(depth)]
+    exciting: list[NDArray[np.int64]] = []
     tokens: list[list[Tensor]] = [[] for _ in range(depth)]
     for part in pixels.split(8):
         with torch.inference_mode():
@@ -217,8 +229,12 @@ def _measure_reference(entry: Entry) -> Reference:
         for layer in range(depth):
             values[layer].append(layer_measures(passed, layer, PRECISION["paper"], only=CURVES))
             found = _codes(passed, entry, layer, slice(first, None)).flatten(0, 1).float().cpu()
-            code[layer].append(torch.nn.functional.normalize(found, dim=-1))
+            code[layer].append(found)
             tokens[layer].append(passed.tokens[layer + 1][:, first:].flatten(0, 1).float().cpu())
+    for layer in range(depth):
+        whole = torch.cat(code[layer])
+        exciting.append(whole.abs().topk(min(3, len(whole)), dim=0).indices.T.numpy())
+        code[layer] = [torch.nn.functional.normalize(whole, dim=-1)]
     table: Curves = {"layer": list(range(1, depth + 1))}
     for name in CURVES:
         table[name] = [float(torch.cat([one[name] for one in parts]).double().mean()) for parts in values]
@@ -227,7 +243,8 @@ def _measure_reference(entry: Entry) -> Reference:
         images=tuple(map(ImageInput.of_crop, unnormalize(pixels, augment))),
         labels=labels,
         table=table,
-        codes=tuple(torch.cat(parts) for parts in code),
+        codes=tuple(normalized for (normalized,) in code),
+        exciting=tuple(exciting),
         colors=tuple(ColorBasis.fit(torch.cat(parts)) for parts in tokens),
     )
 

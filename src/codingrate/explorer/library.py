@@ -14,7 +14,7 @@ import torch
 from ..errors import CrateError, unknown_name
 from ..inspection import ForwardTrace, Intervention, intervene, retrace, trace
 from ..inspection.measure.rates import PRECISION, curve_measures, stacked_bases
-from ..models import CrateForImageClassification, CrateForMaskedLM, CrateForSequenceClassification
+from ..models import CrateForCausalLM, CrateForImageClassification, CrateForMaskedLM, CrateForSequenceClassification
 from ..models.base import CratePreTrainedModel
 from ..models.loading import untrained_like
 from ..models.pretrained import pretrained_names
@@ -85,14 +85,19 @@ class Entry:
     @property
     def model(self) -> CratePreTrainedModel:
         """The model, without the parts of it that no prediction needs."""
-        return cast(CratePreTrainedModel, self.once("model", self._load))
+        whole = self.whole
+        if self.modality == "vision" and not isinstance(whole, CrateForImageClassification):
+            return cast(CratePreTrainedModel, whole.base_model)  # no classes, but layers to look at
+        return whole
+
+    @property
+    def whole(self) -> CratePreTrainedModel:
+        """The model as it was trained, such as an autoencoder with its decoder."""
+        return cast(CratePreTrainedModel, self.once("whole", self._load))
 
     def _load(self) -> CratePreTrainedModel:
         model = self.run.model(self.before) if isinstance(self.before, int) else self.run.loaded()
-        model = untrained_like(model) if self.before == "untrained" else model
-        if self.modality == "vision" and not isinstance(model, CrateForImageClassification):
-            model = cast(CratePreTrainedModel, model.base_model)  # no classes, but layers to look at
-        return model
+        return untrained_like(model) if self.before == "untrained" else model
 
     def changed(self, intervention: Intervention) -> CratePreTrainedModel:
         """Return the model with an intervention; it shares all weights."""
@@ -122,6 +127,11 @@ class Entry:
     def classifies_text(self) -> bool:
         """Whether the model gives a whole text a label."""
         return isinstance(self.model, CrateForSequenceClassification)
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model continues a text."""
+        return isinstance(self.model, CrateForCausalLM)
 
     @property
     def subtitle(self) -> str:
@@ -177,8 +187,8 @@ class Library:
 
     def entry(self, name: str) -> Entry:
         """Return a model by its name."""
-        if name not in self.entries:
-            raise unknown_name("model", name, self.entries)
+        if not isinstance(name, str) or name not in self.entries:  # a browser may send a list
+            raise unknown_name("model", str(name), self.entries)
         return self.entries[name]
 
     def look(self, name: str, sample: ModelInput, changes: Intervention | None = None) -> ForwardTrace:

@@ -24,7 +24,7 @@ class PlaySettings:
     """Settings of the playground."""
 
     subspaces: int = 3
-    angle: float = 90.0
+    angle: float = 70.0
     """Angle between any two lines, in degrees."""
     sigma: float = 0.2
     """Standard deviation of the noise."""

@@ -19,6 +19,7 @@ from ..inspection import ForwardTrace, Intervention, Units, rank_heads, units
 from ..inspection.measure.logit_lens import LanguageModel, head_logits
 from ..inspection.measure.sparse_units import codes
 from ..inspection.measure.tracing import UnavailableError
+from ..tasks.generation import context_window
 from ..tasks.text import TextTask
 from .library import CURVES, Curves, Entry, Library, Prediction, top_predictions
 
@@ -35,10 +36,15 @@ class TextInput:
     """A text as a model reads it: the ids of its tokens."""
 
     ids: tuple[int, ...]
+    skipped: int = 0
+    """Number of tokens before them that the model does not read."""
 
     @classmethod
     def of(cls, entry: Entry, text: str) -> TextInput:
-        """Tokenize a text; refuse one that is empty or does not fit the model's context."""
+        """Tokenize a text; refuse one that is empty or does not fit the model's context.
+
+        A causal model reads of a text that fills its context what `generate` reads: the last half of a context.
+        """
         check_text(text)
         if len(text) > TEXT_CHARACTERS:
             raise CrateError(f"the text has {len(text):,} characters; the limit is {TEXT_CHARACTERS:,}. Shorten it")
@@ -49,6 +55,9 @@ class TextInput:
             text = text.replace(MASK, str(tokenizer.mask_token))
         ids = tokenizer(text, verbose=False)["input_ids"]
         limit = int(entry.model.config.max_tokens)
+        if entry.generates:
+            window = context_window(torch.tensor([ids]), limit)[0].tolist()
+            return cls(tuple(window), len(ids) - len(window))
         if len(ids) > limit:
             raise CrateError(f"the text has {len(ids):,} tokens, and the model reads at most {limit:,}; shorten it")
         return cls(tuple(ids))
@@ -203,8 +212,8 @@ def sample_batches(entry: Entry) -> list[dict[str, Tensor]]:
 
 
 def sample_text(entry: Entry, characters: int = 160) -> str:
-    """Return the beginning of the sample text, to start with."""
-    ids = sample_batches(entry)[0]["input_ids"][0].tolist()
+    """Return the beginning of the sample text, to start with; it leaves half of the context free."""
+    ids = sample_batches(entry)[0]["input_ids"][0, : int(entry.model.config.max_tokens) // 2].tolist()
     text = str(tokenizer_of(entry).decode(ids, skip_special_tokens=True)).strip()
     words = text[:characters].rsplit(" ", 1)[0] if len(text) > characters else text
     if not entry.masked:
@@ -238,9 +247,9 @@ def next_text(
     from ..tasks import generate
 
     entry = library.entry(name)
-    if entry.masked or entry.classifies_text:
+    if not entry.generates:
         raise UnavailableError("this model does not generate text; choose a causal language model")
-    TextInput.of(entry, prompt)  # refuses what is empty or too long
+    TextInput.of(entry, prompt)  # refuses what is empty or has too many characters
     settings: dict[str, Any] = {"do_sample": False} if greedy else {"do_sample": True, "temperature": 0.8, "top_k": 50}
     written = generate(entry.changed(changes), tokenizer_of(entry), prompt, tokens=tokens, seed=seed, **settings)
     return prompt + written.text

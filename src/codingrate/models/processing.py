@@ -54,7 +54,7 @@ def stored_settings(source: Any, options: Mapping[str, Any]) -> dict[str, Any] |
 
     `options` are keywords of `from_pretrained`, of which those that say where a file is found are used.
     """
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     from .checkpoint_file import read_settings
 

@@ -475,7 +475,7 @@ def _saved_transform(model: CratePreTrainedModel, image_size: int) -> dict[str, 
         ratio = {"evaluation_ratio": saved["size"]["shortest_edge"] / image_size} if crop == "center" else {}
         mean, std, filter_name = saved["image_mean"], saved["image_std"], Resampling(saved["resample"]).name.lower()
     except (ValueError, KeyError, TypeError) as error:
-        file = Path(model.config.name_or_path) / "preprocessor_config.json"
+        file = f"{model.config.name_or_path}/preprocessor_config.json"
         raise CrateError(f"{file}: the image processor cannot be read ({error}); save the model again") from error
     return {"mean": mean, "std": std, "interpolation": filter_name, "evaluation": crop, **ratio}
 

@@ -74,7 +74,7 @@ def generate(
     start = time.perf_counter()
     with quiet_transformers(), seeded(seed):
         while (missing := length + settings["max_new_tokens"] - ids.shape[1]) > 0:
-            window = _window(ids, model.config.max_tokens)
+            window = context_window(ids, model.config.max_tokens)
             room = model.config.max_tokens - window.shape[1]
             part = model.generate(  # type: ignore[operator]
                 input_ids=window,
@@ -95,7 +95,7 @@ def generate(
     return Generation(prompt, text[:cut], ids.shape[1] - length, time.perf_counter() - start, settings)
 
 
-def _window(ids: Tensor, context: int) -> Tensor:
+def context_window(ids: Tensor, context: int) -> Tensor:
     """Return the end of a text (1, n) that the model reads: all of it, or half a context if it fills the context."""
     return ids if ids.shape[1] < context else ids[:, -max(1, context // 2) :]
 

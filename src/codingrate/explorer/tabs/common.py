@@ -115,13 +115,15 @@ class InterventionPanel:
                     self.reset = gr.Button("Reset", size="sm", min_width=80, elem_id=f"cx-reset-{unit}")
                 self.ranking = piece(elem_classes="cx-ranking")
             with gr.Column(scale=2, min_width=260):
+                self.answer = piece(elem_id=f"cx-answer-{unit}")
+            with gr.Column(scale=2, min_width=260):
                 options: Any = {"minimum": 0, "maximum": 4, "value": 1, "step": 0.25, "interactive": True}
                 self.sparsity = gr.Slider(label="Factor of λ (sparsity)", elem_id=f"cx-lambda-{unit}", **options)
-                self.step_size = gr.Slider(label="Factor of η (step size)", **options)
+                self.step_size = gr.Slider(label="Factor of η (step size)", elem_id=f"cx-eta-{unit}", **options)
                 self.layers = gr.Slider(
-                    label="Stop after layer", minimum=1, maximum=2, value=2, step=1, interactive=True
+                    1, 2, 2, step=1, label="Stop after layer", interactive=True, elem_id=f"cx-exit-{unit}"
                 )
-                self.removed = piece(script=BUTTON_SCRIPT)
+                self.removed = piece(script=BUTTON_SCRIPT, elem_id=f"cx-removed-{unit}")
         with gr.Accordion("Export and replay", open=False), gr.Row():
             with gr.Column(min_width=260):
                 self.exported = gr.Textbox(
@@ -134,7 +136,7 @@ class InterventionPanel:
 
     @property
     def outputs(self) -> list[Any]:
-        """Components that `show` updates."""
+        """Components that `show` updates; the tab itself fills `answer` with its prediction."""
         parts = [self.switches, self.sparsity, self.step_size, self.layers, self.removed, self.exported, self.code]
         return [*parts, self.ranking]
 
@@ -182,7 +184,7 @@ class InterventionPanel:
             return change(current, Intervention())
 
         def replay(current: Any, text: str) -> Any:
-            return change(current, text)
+            return change(current, text or "")
 
         options: Any = {"outputs": outputs, "show_progress": "hidden", "trigger_mode": "multiple", **QUEUED}
         factors = [self.sparsity, self.step_size, self.layers]

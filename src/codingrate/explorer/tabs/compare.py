@@ -53,10 +53,12 @@ class CompareTab:
             with gr.Row():
                 self.left = gr.Dropdown(names, value=first, label="Left", interactive=True, elem_id="cx-left")
                 self.right = gr.Dropdown(names, value=second, label="Right", interactive=True, elem_id="cx-right")
-            self.samples = piece(script=BUTTON_SCRIPT)
-            self.upload = piece(DROP, DROP_SCRIPT, visible=True)
+            self.samples = piece(script=BUTTON_SCRIPT, elem_id="cx-compare-samples")
+            self.upload = piece(DROP, DROP_SCRIPT, visible=True, elem_id="cx-compare-upload")
             self.prompt = gr.Textbox(label="Text", lines=3, elem_id="cx-compare-prompt")
-            self.depth = gr.Slider(0, 100, 80, step=1, label="Depth in percent", interactive=True)
+            self.depth = gr.Slider(
+                0, 100, 80, step=1, label="Depth in percent", interactive=True, elem_id="cx-compare-depth"
+            )
         with gr.Row():
             with gr.Column(elem_classes="cx-card", min_width=300):
                 self.views = [piece(script=PICTURE_SCRIPT, elem_id="cx-compare-left")]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
+import numpy as np
 import pandas as pd
 from PIL import Image
 
@@ -21,6 +22,8 @@ from ..style import BUTTON_SCRIPT, DROP_SCRIPT, PICTURE_SCRIPT
 from .common import QUEUED, InterventionPanel, guarded, number, piece
 from .model_tab import Link, ModelState, ModelTab, link_choice, link_number
 
+EXPLAINED = 6
+"""Number of atoms that are shown with the patches that excite them most."""
 COLORINGS = ("picture", "principal components", "nearest subspace")
 DROP = (
     '<label class="cx-drop">Drop or paste a picture, or <u>choose a file</u>'
@@ -112,7 +115,7 @@ class ImageTab(ModelTab):
             self.panel = InterventionPanel("atom")
         self.patch_outputs: list[Any] = [self.state, self.picture, self.heads, self.code, self.neighbors, self.link]
         self.layer_outputs: list[Any] = [*self.patch_outputs, self.head, self.legend, self.curves]
-        own = [self.model, self.about, self.samples, self.prediction, self.layer, self.coloring]
+        own = [self.model, self.about, self.samples, self.prediction, self.panel.answer, self.layer, self.coloring]
         self.outputs: list[Any] = [*self.layer_outputs, *own, *self.panel.outputs]
         self._connect()
 
@@ -133,15 +136,16 @@ class ImageTab(ModelTab):
             maps = draw.attention_grid(url, weights, grid, state.patch, off)
         except UnavailableError as error:
             maps = draw.note(f"{error}.")
-        bars = (
-            draw.heading(
-                "Sparse code", f"The atoms of layer {state.layer} that this patch uses. Click one to remove it."
-            )
-            + draw.code_bars(code, state.layer, removed)
-            if images.has_code(entry)
-            else draw.heading("No sparse code", "The MLP of a black box writes to every coordinate; nothing is off.")
-        )
         sample = images.reference(library, state.name)
+        bars = draw.heading("No sparse code", "The MLP of a black box writes to every coordinate; nothing is off.")
+        if images.has_code(entry):
+            caption = (
+                f"The atoms of layer {state.layer} that this patch uses, with the patches of the sample that excite "
+                "them most. Click one to remove it."
+            )
+            strongest = np.argsort(-np.abs(code), kind="stable")[:EXPLAINED]
+            excited = [self._exciting(entry, layer, int(atom), grid) for atom in strongest]
+            bars = draw.heading("Sparse code", caption) + draw.code_bars(code, state.layer, removed, excited)
         tiles = [
             (self._thumbnail(entry, one.image), one.patch, grid, one.cosine, sample.labels[one.image])
             for one in images.nearest_patches(sample, layer, code, count=12)
@@ -161,6 +165,14 @@ class ImageTab(ModelTab):
             )
             + draw.neighbor_tiles(tiles),
         }
+
+    def _exciting(self, entry: Entry, layer: int, atom: int, grid: tuple[int, int]) -> list[draw.Tile]:
+        sample = images.reference(self.library, entry.name)
+        tiles: list[draw.Tile] = []
+        for row in sample.exciting[layer][atom].tolist():
+            index, patch = divmod(row, grid[0] * grid[1])
+            tiles.append((self._thumbnail(entry, index), patch, grid, None, sample.labels[index]))
+        return tiles
 
     def _thumbnail(self, entry: Entry, index: int) -> str:
         image = images.reference(self.library, entry.name).images[index]
@@ -223,10 +235,11 @@ class ImageTab(ModelTab):
         """Return what an intervention or another image changes."""
         entry = self.library.entry(state.name)
         depth = state.changes.layers or entry.depth
-        state = replace(state, layer=min(state.layer, depth))
+        state, prediction = replace(state, layer=min(state.layer, depth)), self._prediction(state)
         return {
             **self.show_layer(state),
-            self.prediction: self._prediction(state),
+            self.prediction: prediction,
+            self.panel.answer: prediction,
             self.layer: gr.update(maximum=max(depth, 2), value=state.layer),
             **self.panel.show(entry, state.changes, state.scores),
         }
@@ -235,10 +248,22 @@ class ImageTab(ModelTab):
         changed = state.changes != Intervention()
         try:
             found = images.predict(self.library, state.name, state.image, state.changes)
-        except UnavailableError as error:
-            return draw.heading("Prediction", f"{error}.")
+        except UnavailableError:
+            return self._reconstruction(state)
         caption = "Probability before → after the intervention." if changed else "The most probable classes."
         return draw.heading("Prediction", caption) + draw.prediction_bars(found, changed)
+
+    def _reconstruction(self, state: ImageState) -> str:
+        try:
+            found = images.reconstruct(self.library, state.name, state.image)
+        except UnavailableError as error:
+            return draw.heading("Prediction", f"{error}.")
+        urls = [draw.data_url(picture) for picture in found.pictures()[0]]
+        caption = f"Patches are removed, and the model fills them in: loss {found.loss:.4f}."
+        if state.changes != Intervention():
+            caption += " An intervention changes what is shown of the layers, but not this."
+        titles = ("original", "masked", "reconstruction")
+        return draw.heading("Masked reconstruction", caption) + draw.picture_row(list(zip(urls, titles, strict=True)))
 
     def show_all(self, state: ImageState) -> dict[Any, Any]:
         """Return everything, for another model."""

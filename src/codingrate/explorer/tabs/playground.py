@@ -13,9 +13,15 @@ from .common import guarded, piece
 
 CAPTION = (
     "Tokens are drawn near two or three lines with noise σ. Every layer takes a step that lowers Rᶜ, the cost of "
-    "coding them in the lines' subspaces, and then ISTA sets small coordinates to zero. Move the layer slider and "
-    "watch the tokens go."
+    "coding them in the lines' subspaces, and then ISTA sets small coordinates to zero, which moves the tokens apart "
+    "and keeps R, the cost of coding them all together. So ΔR = R − Rᶜ rises. Move the layer slider and watch."
 )
+GRADIENT = (
+    "A step on Rᶜ alone is not a step on ΔR. The exact gradient shrinks weak directions by a larger share than strong "
+    "ones. With the size kept, the tokens gather on fewer and fewer directions: R falls as well, in the end faster "
+    "than Rᶜ, and ΔR falls. To see it, choose 90°, the exact gradient, and no ISTA."
+)
+"""What the exact gradient of R^c alone does to ΔR."""
 
 
 def scene(result: Play, layer: int) -> Any:
@@ -83,21 +89,32 @@ class PlaygroundTab:
         with gr.Row():
             with gr.Column(scale=3, min_width=280, elem_classes="cx-card"):
                 piece(draw.heading("The objective, alive", CAPTION))
-                self.subspaces = gr.Radio([2, 3], value=default.subspaces, label="Number of lines")
-                self.angle = gr.Slider(10, 90, default.angle, step=5, label="Angle between the lines, degrees")
+                self.subspaces = gr.Radio([2, 3], value=default.subspaces, label="Number of lines", elem_id="cx-lines")
+                self.angle = gr.Slider(
+                    10, 90, default.angle, step=5, label="Angle between the lines, degrees", elem_id="cx-angle"
+                )
                 self.sigma = gr.Slider(0, 0.6, default.sigma, step=0.05, label="Noise σ", elem_id="cx-sigma")
-                self.tokens = gr.Slider(20, 400, default.tokens, step=10, label="Number of tokens")
+                self.tokens = gr.Slider(
+                    20, 400, default.tokens, step=10, label="Number of tokens", elem_id="cx-token-count"
+                )
                 self.method = gr.Radio(
                     list(METHODS), value="attention (MSSA)", label="Compression step", elem_id="cx-method"
                 )
-                self.step = gr.Slider(0.05, 1, default.step, step=0.05, label="Step size (1: largest safe step)")
-                self.sparsify = gr.Checkbox(True, label="ISTA after every step")
-                self.threshold = gr.Slider(0, 0.3, default.threshold, step=0.01, label="Threshold ηλ of ISTA")
-                self.rescale = gr.Checkbox(True, label="Keep the size of the tokens (as layer norm does)")
+                self.step = gr.Slider(
+                    0.05, 1, default.step, step=0.05, label="Step size (1: largest safe step)", elem_id="cx-step"
+                )
+                self.sparsify = gr.Checkbox(True, label="ISTA after every step", elem_id="cx-ista")
+                self.threshold = gr.Slider(
+                    0, 0.3, default.threshold, step=0.01, label="Threshold ηλ of ISTA", elem_id="cx-threshold"
+                )
+                self.rescale = gr.Checkbox(
+                    True, label="Keep the size of the tokens (as layer norm does)", elem_id="cx-rescale"
+                )
             with gr.Column(scale=7, min_width=320, elem_classes="cx-card"):
                 self.layer = gr.Slider(0, default.layers, 0, step=1, label="Layer", elem_id="cx-play-layer")
                 self.plot = gr.Plot(show_label=False, elem_id="cx-scene")
                 self.measures = piece(elem_id="cx-play-charts")
+                piece(draw.note(GRADIENT))
         self.controls = [
             self.subspaces, self.angle, self.sigma, self.tokens, self.method, self.step, self.sparsify, self.threshold,
             self.rescale,

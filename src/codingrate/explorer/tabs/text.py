@@ -58,15 +58,24 @@ class TextTab(ModelTab):
                 with gr.Row():
                     self.run = gr.Button("Read", variant="primary", size="sm", min_width=80, elem_id="cx-read")
                     self.one = gr.Button("Next token", size="sm", min_width=90, elem_id="cx-next")
-                    self.many = gr.Button("20 tokens", size="sm", min_width=90)
-                self.sampling = gr.Checkbox(False, label="Draw tokens at random (temperature 0.8)")
+                    self.many = gr.Button("20 tokens", size="sm", min_width=90, elem_id="cx-many")
+                self.sampling = gr.Checkbox(
+                    False, label="Draw tokens at random (temperature 0.8)", elem_id="cx-sampling"
+                )
                 self.prediction = piece(elem_id="cx-text-prediction")
                 self.add_link()
             with gr.Column(scale=6, min_width=320), gr.Column(elem_classes="cx-card"):
                 self.tokens = piece(script=TOKEN_SCRIPT, elem_id="cx-tokens")
                 with gr.Row():
                     self.layer = gr.Slider(1, 2, 1, step=1, label="Layer", interactive=True, elem_id="cx-text-layer")
-                    self.head = gr.Dropdown([ALL_HEADS], value=ALL_HEADS, label="Head", interactive=True, min_width=120)
+                    self.head = gr.Dropdown(
+                        [ALL_HEADS],
+                        value=ALL_HEADS,
+                        label="Head",
+                        interactive=True,
+                        min_width=120,
+                        elem_id="cx-text-head",
+                    )
                 self.lens = piece(elem_id="cx-lens")
         with gr.Column(elem_classes="cx-card"):
             self.units = piece(script=BUTTON_SCRIPT, elem_id="cx-units")
@@ -74,8 +83,9 @@ class TextTab(ModelTab):
             self.curves = piece()
         with gr.Column(elem_classes="cx-card"):
             self.panel = InterventionPanel("unit")
-        self.token_outputs: list[Any] = [self.state, self.tokens, self.prediction, self.lens, self.units, self.link]
-        self.layer_outputs: list[Any] = [self.state, self.tokens, self.units, self.curves]
+        self.token_outputs: list[Any] = [self.state, self.tokens, self.prediction, self.lens, self.units]
+        self.token_outputs += [self.panel.answer, self.link]
+        self.layer_outputs: list[Any] = [self.state, self.tokens, self.units, self.link, self.curves]
         own = [self.model, self.about, self.prompt, self.layer, self.head, self.curves, self.one, self.many]
         self.outputs: list[Any] = [*self.token_outputs, *own, *self.panel.outputs]
         self._connect()
@@ -96,6 +106,10 @@ class TextTab(ModelTab):
             )
         except CrateError as error:
             weights, caption = None, f"{error}."
+        if state.tokens.skipped:
+            caption += (
+                f" The model reads the last {len(state.tokens.ids):,} tokens; {state.tokens.skipped:,} come before."
+            )
         strip = draw.token_strip(texts.token_texts(entry, state.tokens.ids), weights, state.position)
         return draw.heading("Tokens", caption) + strip
 
@@ -143,10 +157,12 @@ class TextTab(ModelTab):
 
     def show_token(self, state: TextState) -> dict[Any, Any]:
         """Return what depends on the selected token; no forward pass is needed."""
+        prediction = self._prediction(state)
         return {
             self.state: state,
             self.tokens: self._tokens(state),
-            self.prediction: self._prediction(state),
+            self.prediction: prediction,
+            self.panel.answer: prediction,
             self.lens: self._lens(state),
             self.units: self._units(state),
             self.link: self.show_link(state),
@@ -179,15 +195,14 @@ class TextTab(ModelTab):
         """Return everything, for another model."""
         entry = self.library.entry(state.name)
         heads = [ALL_HEADS, *(f"head {head}" for head in range(1, entry.heads + 1))]
-        generates = not entry.masked and not entry.classifies_text
         hint = " Write <mask> where a token is to be filled in." if entry.masked else ""
         return {
             **self.show_model(state),
             self.model: gr.update(value=state.name, choices=self.library.names("text")),
             self.about: draw.note(f"{entry.subtitle}.{hint}"),
             self.head: gr.update(choices=heads, value=ALL_HEADS if state.head is None else f"head {state.head}"),
-            self.one: gr.update(interactive=generates),
-            self.many: gr.update(interactive=generates),
+            self.one: gr.update(interactive=entry.generates),
+            self.many: gr.update(interactive=entry.generates),
         }
 
     # Events

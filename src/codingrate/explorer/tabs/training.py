@@ -36,10 +36,10 @@ def thinned(table: pd.DataFrame, rows: int = 200) -> pd.DataFrame:
 
 
 def metric_charts(progress: Progress) -> list[str]:
-    """Return a chart for each metric: of the training batches and of the evaluations."""
+    """Return a chart for each metric: of the training batches and of the evaluations; one value is only a number."""
     training, evaluations = thinned(progress.training), progress.evaluations
     columns = [c for c in (*training.columns, *evaluations.columns) if c not in ("step", "epoch", *HIDDEN)]
-    charts = []
+    charts, single = [], {}
     for column in dict.fromkeys(columns):
         series = []
         for name, table, color in (("training", training, GRAY), ("evaluation", evaluations, BLUE)):
@@ -47,7 +47,13 @@ def metric_charts(progress: Progress) -> list[str]:
                 part = table[["step", column]].dropna()
                 series.append(Series(name, part["step"].tolist(), part[column].tolist(), color))
         share = column in ("top1", "top5", "accuracy")
-        charts.append(line_chart(series, column, x_label="step", percent=share))
+        values = [value for one in series for value in one.y]
+        if len(values) == 1:
+            single[column] = f"{values[0]:.2%}" if share else f"{values[0]:.4g}"
+        else:
+            charts.append(line_chart(series, column, x_label="step", percent=share))
+    if single:
+        charts.insert(0, draw.note("Measured once: " + ", ".join(f"{name} {text}" for name, text in single.items())))
     return charts
 
 
@@ -96,13 +102,13 @@ class TrainingTab:
         progress = read_progress(entry.run)
         state = "finished" if progress.finished else "training, refreshed every few seconds"
         if entry.run.published:
-            state = "finished; a published run keeps the metrics of its evaluations only"
+            state = "finished; a published model keeps no history but the metrics of its evaluations"
         title = draw.heading(name, f"Step {progress.step:,}, epoch {progress.epoch:.1f}: {state}.")
         metrics = metric_charts(progress)
         charts = "".join(f"<div>{chart}</div>" for chart in metrics)
         shown = f'<div class="cx-charts">{charts}</div>' if metrics else draw.note("There are no metrics yet.")
         layers = layer_charts(progress)
-        below = draw.note("Layers are not measured during this run; train with run.layerwise_epochs=1 to see them.")
+        below = draw.note("Layers were not measured during this run; train with run.layerwise_epochs=1 to see them.")
         if layers:
             caption = "Measured on test images: both are predicted to fall with depth, more so after training."
             parts = "".join(f"<div>{chart}</div>" for chart in layers)
