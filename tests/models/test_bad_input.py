@@ -47,6 +47,7 @@ FIELDS = [
     ({"position_scale": 0}, r"^position_scale is 0; it must be above 0; positions='none' leaves positions out$"),
     ({"orthogonality": "parametrize", "head_dim": 65}, r"^6 subspaces of dimension 65 cannot be orthonormal in 384"),
     ({"orthogonality": "per-head", "head_dim": 385}, r"^orthogonality 'per-head' needs head_dim 385 to be at most"),
+    ({"attention": "mssa-transposed", "head_dim": 60}, r"^attention 'mssa-transposed' needs K·p = d, not 6 · 60 and"),
     ({"neumann_order": 1}, r"^neumann_order needs attention 'rate-gradient', not 'mssa'; leave it out$"),
     ({"neumann_order": -1, "attention": "rate-gradient"}, r"^neumann_order is -1; it must be at least 0$"),
     ({"norm": "post"}, r"^norm 'post' needs modality='text' and skip='residual'; use norm='pre'$"),

@@ -86,7 +86,11 @@ ATTENTIONS = [
     for causal in (False, True)
     for wide in (False, True)
     for rotary in (False, True)
-    if not (rotary and name in PAIRLESS)
+    if not (rotary and name in PAIRLESS) and not (wide and name == "mssa-transposed")
 ]
-ATTENTIONS += [Case("attention", name, wide=True, per_head=True) for name in ATTENTION.names() if name != "mhsa"]
+ATTENTIONS += [
+    Case("attention", name, wide=True, per_head=True)
+    for name in ATTENTION.names()
+    if name not in ("mhsa", "mssa-transposed")
+]
 EVERY = ATTENTIONS + [Case("sparsifier", name, wide=wide) for name in SPARSIFIERS.names() for wide in (False, True)]

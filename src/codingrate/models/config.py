@@ -127,12 +127,12 @@ class CrateConfig(PreTrainedConfig):
     activation: Literal["gelu", "gelu-tanh"] = "gelu"
     """Activation of `mlp`: GELU, or its approximation by a tanh, which GPT-2 uses."""
     attention_scale: float | int | None = None
-    """Factor inside the softmax. Default: p^-½ (pseudocode, released code), for `mssa-tied` 1 (equations)."""
+    """Factor inside the softmax. Default: p^-½ (pseudocode, released code), for `mssa-tied` and its variants 1."""
     subspace_metric: bool = False
-    """Whether the scores of `mssa` and `mssa-tied` are measured in a learned metric of each subspace, W M Wᵀ. This is
+    """Whether the scores of `mssa`, `mssa-tied` and its variants are measured in a learned metric of each subspace, W M Wᵀ. This is
     not in the paper; docs/language.md explains it."""
     coding_precision: float | int = 0.5
-    """ε of β = p/(nε²) in `mssa-tied` and `rate-gradient`."""
+    """ε of β = p/(nε²) in `mssa-tied`, `mssa-negative`, `mssa-transposed` and `rate-gradient`."""
     neumann_order: int | None = None
     """Highest power of the Neumann series that takes the place of the inverse in `rate-gradient`; 1 is the paper's
     approximation. Default: the exact inverse."""
@@ -351,8 +351,10 @@ class CrateConfig(PreTrainedConfig):
                 "positions 'rotary' need modality='text', an even head_dim and an attention with a softmax, not "
                 f"{self.attention!r}"
             )
-        if self.subspace_metric and self.attention not in ("mssa", "mssa-tied"):
+        if self.subspace_metric and not self.attention.startswith("mssa"):
             raise CrateError(f"subspace_metric needs attention 'mssa' or 'mssa-tied', not {self.attention!r}")
+        if self.attention == "mssa-transposed" and (K * p != d or self.decoder_width not in (None, d)):
+            raise CrateError(f"attention 'mssa-transposed' needs K·p = d, not {K} · {p} and {d}; change head_dim")
         if self.positions == "sinusoidal" and d % (4 if vision else 2):
             raise CrateError(f"sinusoidal positions need an even split of hidden_size {d}; use a multiple of 4")
         if self.scaled_output_init and self.initializer != "normal":

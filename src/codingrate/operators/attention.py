@@ -249,6 +249,10 @@ class TiedMSSA(SubspaceAttention):
 
     The softmax has no factor. n counts the real tokens of each sample. In the causal form token t attends to t
     tokens, so that β_t = p/(tε²) and no token depends on the length of what follows it.
+
+    This is CRATE-C of Hu et al. (arXiv 2411.17182), who ask whether the form of the network descends on R^c. They start
+    from the released code, where the factor is 1 in the place of β, and p^-½ in the softmax: ε = √(p/n) and
+    `attention_scale` p^-½ give this. So it is in the two forms below, each of which changes one thing.
     """
 
     def __init__(self, spec: AttentionSpec) -> None:
@@ -256,7 +260,44 @@ class TiedMSSA(SubspaceAttention):
         self.scale = 1.0 if spec.scale is None else spec.scale
 
     def combine_heads(self, out: Tensor, z: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
-        return F.linear(out, self.subspaces().mT) * self.beta(z, mask, past_length)[:, : out.shape[1]]
+        return F.linear(out, self.output_matrix()) * self.beta(z, mask, past_length)[:, : out.shape[1]]
+
+    def output_matrix(self) -> Tensor:
+        """Return the matrix (d, K·p) of the output map, without β."""
+        return self.subspaces().mT
+
+
+@ATTENTION.register("mssa-negative")
+class NegativeMSSA(TiedMSSA):
+    """`mssa-tied` with a negative sign, the form CRATE-N of Hu et al. (arXiv 2411.17182).
+
+    −MSSA(Z | U_[K]) = −β Σ_k SSA(Z | U_k) U_kᵀ   (z (batch, n, d))
+
+    Their point: of the Taylor expansion of R^c the layer Z + MSSA(Z) keeps the second-order term only, and then ascends.
+    """
+
+    def output_matrix(self) -> Tensor:
+        return -super().output_matrix()
+
+
+@ATTENTION.register("mssa-transposed")
+class TransposedMSSA(TiedMSSA):
+    """`mssa-tied` with [U_1 … U_K]ᵀ as the output map, the form CRATE-T of Hu et al. (arXiv 2411.17182).
+
+    β [SSA(Z | U_1) … SSA(Z | U_K)] [U_1 … U_K]   (z (batch, n, d), [U_1 … U_K] (d, d), so that K·p = d)
+
+    The code of Hyper-SET, which has CRATE-T, applies its projection z Wᵀ with W = [U_1 … U_K]ᵀ a second time: out Wᵀ.
+    """
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        if self.inner != spec.dim:
+            raise CrateError(
+                f"attention 'mssa-transposed' needs K·p = d, not {spec.heads} · {spec.head_dim} and {spec.dim}"
+            )
+
+    def output_matrix(self) -> Tensor:
+        return self.subspaces()
 
 
 @ATTENTION.register("mhsa")

@@ -34,7 +34,7 @@ class AttentionSpec:
     """Whether to reparametrize [U_1 … U_K] to orthonormal columns, or each U_k by itself (U_k*U_k = I, p ≤ d)."""
     rotary: bool = False  # whether queries and keys are rotated by their positions (not `tssa`, `rate-gradient`)
     order: int | None = None  # highest power of the Neumann series of `rate-gradient`; None for the exact inverse
-    metric: bool = False  # whether each subspace has a learned metric for the scores (`mssa`, `mssa-tied`)
+    metric: bool = False  # whether each subspace has a learned metric for the scores (`mssa` and its variants)
     dropout: float = 0.0  # dropout on the attention weights and on the output, as in the paper's pseudocode
 
 
