@@ -48,6 +48,8 @@ FIELDS = [
     ({"orthogonality": "parametrize", "head_dim": 65}, r"^6 subspaces of dimension 65 cannot be orthonormal in 384"),
     ({"orthogonality": "per-head", "head_dim": 385}, r"^orthogonality 'per-head' needs head_dim 385 to be at most"),
     ({"attention": "mssa-transposed", "head_dim": 60}, r"^attention 'mssa-transposed' needs K·p = d, not 6 · 60 and"),
+    ({"ista_steps": 2, "sparsifier": "prox"}, r"^ista_steps needs sparsifier 'ista' or 'ista-soft', not 'prox'$"),
+    ({"ista_steps": 0}, r"^ista_steps is 0; it must be at least 1$"),
     ({"neumann_order": 1}, r"^neumann_order needs attention 'rate-gradient', not 'mssa'; leave it out$"),
     ({"neumann_order": -1, "attention": "rate-gradient"}, r"^neumann_order is -1; it must be at least 0$"),
     ({"norm": "post"}, r"^norm 'post' needs modality='text' and skip='residual'; use norm='pre'$"),

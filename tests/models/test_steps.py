@@ -84,3 +84,41 @@ def test_impossible_steps_are_refused():
     refuses("^learn_step needs step='derived'", toys.vision, learn_step=True)
     for share in (0, 1, 1.5):
         refuses("^step_share is .*; it must lie between 0 and 1$", toys.vision, step="derived", step_share=share)
+
+
+@pytest.mark.parametrize("skip", ["normalized", "residual"])
+def test_momentum_is_its_equation(skip):
+    """Layer l reads Z^l + mu_l(Z^l - Z^(l-1)); the first has nothing to extrapolate from."""
+    model = drawn(toys.build("body", num_hidden_layers=4, momentum=True, skip=skip, step_size=0.3))
+    weights, z = dict(model.named_parameters()), torch.randn(3, 7, 15, dtype=torch.float64, requires_grad=True)
+    expected, previous = z, None
+    for index in range(4):
+        own = naive.part(weights, f"layers.{index}.")
+        assert ("momentum" in own) == (index > 0)
+        read = expected if previous is None else expected + own["momentum"] * (expected - previous)
+        previous = expected
+        expected = naive.encoder_layer(read, own, model.config)[0]
+    ours = model.trace(False, False).run(model.layers, z)
+    same(model.layers, ours, expected, z)
+
+
+def test_momentum_starts_as_no_momentum_and_learns():
+    plain, model = (toys.build("image-classification", momentum=momentum) for momentum in (False, True))
+    model.load_state_dict(plain.state_dict(), strict=False)
+    given = toys.inputs("image-classification")
+    torch.testing.assert_close(model(**given).logits, plain(**given).logits, rtol=0, atol=0)
+    model(**given).loss.backward()
+    assert [layer.momentum is None for layer in model.crate.layers] == [True, False]
+    assert float(model.crate.layers[1].momentum.grad.abs()) > 0
+
+
+@torch.no_grad()
+def test_several_steps_are_in_the_layer():
+    config = toys.vision(ista_steps=3, step_size=0.3)
+    module, z = drawn(EncoderLayer(config)), torch.randn(3, 7, 15, dtype=torch.float64)
+    out, half, _ = module(z)
+    normed = naive.layer_norm(half, naive.part(dict(module.named_parameters()), "sparsifier_norm."), 1e-5)
+    D, codes = module.sparsifier.dictionary, normed
+    for _ in range(3):
+        codes = torch.clamp(codes - 0.3 * ((codes @ D.T - normed) @ D) - 0.03, min=0)
+    torch.testing.assert_close(out, codes, **close)

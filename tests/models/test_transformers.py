@@ -144,6 +144,7 @@ FAMILIES = {
     "tssa": {"attention": "tssa"},
     "gradient": {"attention": "rate-gradient", "orthogonality": "per-head"},
     "derived": {"step": "derived", "learn_step": True},
+    "momentum": {"momentum": True, "ista_steps": 2},
     "vit": {"attention": "mhsa", "sparsifier": "mlp", "skip": "residual"},
     "alpha": {"sparsifier": "odl"},
     "soft": {"sparsifier": "ista-soft"},

@@ -54,7 +54,7 @@ class Case:
             elif self.wide:
                 defaults["order"] = 2
             return AttentionSpec(dim=self.dim, heads=HEADS, head_dim=self.head_dim, **{**defaults, **options})
-        wide = {"step_size": 0.3, "sparsity": 0.2, "alpha": 0.7, "expansion": 2} if self.wide else {}
+        wide = {"step_size": 0.3, "sparsity": 0.2, "alpha": 0.7, "expansion": 2, "steps": 3} if self.wide else {}
         return SparsifierSpec(dim=self.dim, **{**wide, **options})
 
     def build(self, dtype: torch.dtype = torch.float64, **options: Any) -> nn.Module:

@@ -222,18 +222,20 @@ def relu(x: Tensor) -> Tensor:
     return torch.where(x > 0, x, torch.zeros_like(x))
 
 
-def gradient_step(weights, spec, z: Tensor) -> Tensor:
-    D = weights["dictionary"]
-    return z - spec.step_size * (D.T @ (D @ z - z))
+def proximal_steps(weights, spec, z: Tensor, proximal) -> Tensor:
+    """Steps on ½‖z − Da‖² + λ‖a‖₁ from a = z."""
+    D, a = weights["dictionary"], z
+    for _ in range(spec.steps):
+        a = proximal(a - spec.step_size * (D.T @ (D @ a - z)), spec.step_size * spec.sparsity)
+    return a
 
 
 def ista(weights, spec, z):
-    return relu(gradient_step(weights, spec, z) - spec.step_size * spec.sparsity)
+    return proximal_steps(weights, spec, z, lambda x, threshold: relu(x - threshold))
 
 
 def ista_soft(weights, spec, z):
-    x = gradient_step(weights, spec, z)
-    return torch.sign(x) * relu(x.abs() - spec.step_size * spec.sparsity)
+    return proximal_steps(weights, spec, z, lambda x, threshold: torch.sign(x) * relu(x.abs() - threshold))
 
 
 def prox(weights, spec, z):

@@ -21,7 +21,7 @@ _LIMITS = {
     "head_dim": (1, 2**16), "expansion": (1, 2**10), "patch_size": (1, 2**12), "num_channels": (1, 2**12),
     "decoder_layers": (1, 1000), "decoder_width": (1, 2**16), "decoder_heads": (1, 2**12),
     "projection_hidden": (1, 2**20), "projection_bottleneck": (1, 2**20),
-    "prototypes": (1, 2**24), "num_labels": (0, 2**20), "vocab_size": (1, 2**24), "neumann_order": (0, 100), "type_vocab_size": (0, 2**16),
+    "prototypes": (1, 2**24), "num_labels": (0, 2**20), "vocab_size": (1, 2**24), "neumann_order": (0, 100), "ista_steps": (1, 1000), "type_vocab_size": (0, 2**16),
     "max_position_embeddings": (1, 2**22), "number of patches": (1, 2**20),
 }  # fmt: skip
 """Smallest and largest value of each count. The largest are far above those of any real model: a file that declares
@@ -120,6 +120,11 @@ class CrateConfig(PreTrainedConfig):
     """Step η of ISTA."""
     sparsity: float | int = 0.1
     """Weight λ of the ℓ1 norm in ISTA."""
+    ista_steps: int = 1
+    """Number of steps of `ista` and `ista-soft` in a layer, with one dictionary. The paper takes one."""
+    momentum: bool = False
+    """Whether layer ℓ > 1 of the body reads Z^ℓ + μ_ℓ(Z^ℓ − Z^{ℓ−1}) with a learned μ_ℓ, from 0, as FISTA accelerates ISTA (Beck and
+    Teboulle, 2009). The paper's conclusion names such acceleration as a direction."""
     prox_alpha: float | int = 1.0
     """Constant α of the `prox` sparsifier."""
     expansion: int = 4
@@ -325,6 +330,8 @@ class CrateConfig(PreTrainedConfig):
             raise CrateError(f"orthogonality 'per-head' needs head_dim {p} to be at most hidden_size {d}; lower it")
         if self.neumann_order is not None and self.attention != "rate-gradient":
             raise CrateError(f"neumann_order needs attention 'rate-gradient', not {self.attention!r}; leave it out")
+        if self.ista_steps > 1 and self.sparsifier not in ("ista", "ista-soft"):
+            raise CrateError(f"ista_steps needs sparsifier 'ista' or 'ista-soft', not {self.sparsifier!r}")
         if self.step == "derived" and self.attention not in ("mssa", "mssa-tied"):
             raise CrateError(f"step 'derived' needs attention 'mssa' or 'mssa-tied', not {self.attention!r}")
         if self.learn_step and self.step != "derived":
@@ -463,7 +470,7 @@ class CrateConfig(PreTrainedConfig):
     def sparsifier_spec(self) -> SparsifierSpec:
         """Settings of the sparsifiers."""
         return SparsifierSpec(
-            dim=self.hidden_size, step_size=self.step_size, sparsity=self.sparsity, alpha=self.prox_alpha,
+            dim=self.hidden_size, step_size=self.step_size, sparsity=self.sparsity, steps=self.ista_steps, alpha=self.prox_alpha,
             expansion=self.expansion, activation=self.activation, orthonormal=self.orthogonality == "parametrize",
             dropout=self.dropout,
         )  # fmt: skip

@@ -112,11 +112,13 @@ class EncoderLayer(Layer):
     With `skip="residual"` the skip starts from Z^ℓ itself, as in the released code. With `step="derived"` the first
     half is (1 − s)LN(Z^ℓ) + s MSSA(LN(Z^ℓ)), the gradient step that the paper derives. A sparsifier that declares itself residual (`mlp`, `odl`) gets a skip of the same kind. With `norm="post"`, BERT's order, the norms come
     last: Z^{ℓ+½} = LN(Z^ℓ + MSSA(Z^ℓ)),  Z^{ℓ+1} = LN(Z^{ℓ+½} + MLP(Z^{ℓ+½})). With `drop_path` a residual branch is
-    left out for some samples in training.
+    left out for some samples in training. With `momentum`, for layers after the first, the layer reads
+    Z^ℓ + μ(Z^ℓ − Z^{ℓ−1}) in the place of Z^ℓ, with a learned μ that starts at 0.
     """
 
-    def __init__(self, config: CrateConfig, drop_path: float = 0.0) -> None:
+    def __init__(self, config: CrateConfig, drop_path: float = 0.0, momentum: bool = False) -> None:
         super().__init__()
+        self.momentum = nn.Parameter(torch.zeros(1)) if momentum else None
         d, eps = config.hidden_size, config.layer_norm_eps
         self.drop_path = drop_path
         self.normalized_skip = config.skip == "normalized"
@@ -155,6 +157,10 @@ class EncoderLayer(Layer):
         if self.sparsifier_skip:
             sparse = self.kept(sparse) + (x if self.normalized_skip else compressed)
         return sparse if self.norm_first else self.sparsifier_norm(sparse), compressed, attention
+
+    def extrapolated(self, z: Tensor, previous: Tensor | None) -> Tensor:
+        """Return the tokens that the layer reads, from Z^ℓ and Z^{ℓ−1} (batch, n, d): Z^ℓ + μ(Z^ℓ − Z^{ℓ−1})."""
+        return z if self.momentum is None or previous is None else z + self.momentum * (z - previous)
 
     def skip_input(self, z: Tensor) -> Tensor:
         """Return the start of the skip around attention for tokens Z^ℓ: LN(Z^ℓ) or Z^ℓ."""

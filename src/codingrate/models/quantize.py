@@ -73,6 +73,8 @@ def quantize(model: CratePreTrainedModel) -> CratePreTrainedModel:
     """
     if any(isinstance(module, Int8Linear) for module in model.modules()):
         raise CrateError("the model is quantized already; load it again")
+    if model.config.ista_steps > 1:
+        raise CrateError(f"quantize needs a model with ista_steps 1, not {model.config.ista_steps}")
     for module in [*model.modules()]:
         for name, child in [*module.named_children()]:
             if isinstance(child, nn.Linear):

@@ -45,6 +45,7 @@ class SparsifierSpec:
     dim: int  # token width d
     step_size: float = 0.1  # step η of the proximal gradient step
     sparsity: float = 0.1  # weight λ of the ℓ1 norm
+    steps: int = 1  # number of proximal gradient steps with the one dictionary (`ista`, `ista-soft`)
     alpha: float = 1.0  # constant α of the majorization-minimization step (`prox`)
     expansion: int = 4  # width of the hidden layer (`mlp`) or of the dictionary (`odl`), in units of d
     orthonormal: bool = False  # whether to reparametrize the dictionary D to orthonormal columns

@@ -96,7 +96,7 @@ def layer_measures(
     if not isinstance(module, EncoderLayer):
         raise CrateError(f"layer {layer} belongs to the decoder; the objective is defined for encoder layers")
     inputs = passed.attention_input(layer)
-    start = inputs if module.normalized_skip else passed.tokens[layer]
+    start = inputs if module.normalized_skip else passed.layer_input(layer)
     tokens = (inputs, start, passed.compressed[layer], passed.tokens[layer + 1])
     bases, mask = _layer_bases(passed, layer), passed.mask
     if mask is None or bool(mask.all()):

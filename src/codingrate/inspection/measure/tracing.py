@@ -52,15 +52,24 @@ class ForwardTrace:
     def attention_input(self, layer: int) -> Tensor:
         """Return the input of a layer's attention, (batch, n, d): its norm of Z^ℓ, or of Z^{ℓ+½} in a decoder."""
         index = range(len(self.layers))[layer]
-        module, z = self.layers[index], self.tokens[index]
-        if isinstance(module, DecoderLayer):
-            z = self.compressed[index]
-        elif index == self.encoder_depth and self.decoder_input is not None:
-            z = self.decoder_input
+        module = self.layers[index]
+        z = self.compressed[index] if isinstance(module, DecoderLayer) else self.layer_input(layer)
         if z is None:
             raise CrateError(f"layer {layer} was not traced; add it to `layers`")
         with torch.no_grad():
             return module.attention_input(z)
+
+    def layer_input(self, layer: int) -> Tensor:
+        """Return the tokens that a layer reads, (batch, n, d): Z^ℓ, extrapolated from Z^{ℓ−1} if it has momentum."""
+        index = range(len(self.layers))[layer]
+        module, z, previous = self.layers[index], self.tokens[index], self.tokens[max(index - 1, 0)]
+        if index == self.encoder_depth and self.decoder_input is not None:
+            z = self.decoder_input
+        extrapolates = isinstance(module, EncoderLayer) and module.momentum is not None
+        if z is None or (extrapolates and previous is None):
+            raise CrateError(f"layer {layer} was not traced; add it to `layers`")
+        with torch.no_grad():
+            return module.extrapolated(z, previous) if isinstance(module, EncoderLayer) else z
 
     def attention(self, layer: int) -> Tensor:
         """Compute the attention weights of one layer from the tokens that it read, (batch, K, n, n)."""
@@ -98,6 +107,8 @@ def trace(
     body = model.teacher if isinstance(model, CrateForSelfDistillation) else model  # the part that reads the tokens
     modules = tuple(m for m in body.modules() if isinstance(m, (EncoderLayer, DecoderLayer)))
     chosen = True if layers is None else layer_indices(layers, len(modules))
+    if chosen is not True and model.config.momentum:
+        chosen = sorted({*chosen, *(max(layer - 1, 0) for layer in chosen)})  # those that a layer extrapolates from
     output = model(**inputs, output_hidden_states=chosen, return_dict=True)
     mask, last = inputs.get("attention_mask"), getattr(output, "unnormalized_state", None)
     return ForwardTrace(
