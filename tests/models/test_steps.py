@@ -122,3 +122,34 @@ def test_several_steps_are_in_the_layer():
     for _ in range(3):
         codes = torch.clamp(codes - 0.3 * ((codes @ D.T - normed) @ D) - 0.03, min=0)
     torch.testing.assert_close(out, codes, **close)
+
+
+def derived_prox(z: torch.Tensor, n: int, dictionary: torch.Tensor, lam: float, eps: float) -> torch.Tensor:
+    """The equation for a sample of n tokens."""
+    alpha = z.shape[-1] / (n * eps**2)
+    return torch.clamp((1 + 4 / (9 * (1 + alpha))) * (z @ dictionary) - 4 * lam / (9 * alpha), min=0)
+
+
+def test_prox_derives_alpha_from_the_number_of_real_tokens():
+    fields = {"sparsifier": "prox", "prox_alpha": None, "coding_precision": 0.3, "sparsity": 0.2}
+    module = drawn(EncoderLayer(toys.vision(**fields)))
+    mask = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    z = torch.randn(2, 7, 15, dtype=torch.float64, requires_grad=True)
+    out = module(z, mask)[0]
+    normed = module.sparsifier_norm(module(z, mask)[1])
+    D = module.sparsifier.dictionary
+    expected = torch.stack([derived_prox(normed[i], n, D, 0.2, 0.3) for i, n in enumerate((7, 4))])
+    same(module, out, expected, z)
+    torch.testing.assert_close(module(z[1:, :4])[0], out[1:, :4], **close)  # padding changes nothing
+    torch.testing.assert_close(module(z, mask, False, 1)[0], out[:, :1], **close)  # nor how many are computed
+    torch.testing.assert_close(module.sparsifier(normed[0]), expected[0], **close)  # the operator alone
+    half_precision = module.bfloat16()(z.detach().bfloat16(), mask)[0]
+    assert half_precision.dtype == torch.bfloat16
+    assert float((half_precision - expected).detach().norm() / expected.detach().norm()) < 0.05
+
+
+def test_a_constant_alpha_stays_what_it_was():
+    module = drawn(EncoderLayer(toys.vision(sparsifier="prox", prox_alpha=0.7, sparsity=0.2)))
+    out, half, _ = module(torch.randn(3, 7, 15, dtype=torch.float64))
+    expected = derived_prox(module.sparsifier_norm(half), 1, module.sparsifier.dictionary, 0.2, (15 / 0.7) ** 0.5)
+    torch.testing.assert_close(out, expected, **close)

@@ -149,6 +149,7 @@ FAMILIES = {
     "alpha": {"sparsifier": "odl"},
     "soft": {"sparsifier": "ista-soft"},
     "prox": {"sparsifier": "prox"},
+    "derived prox": {"sparsifier": "prox", "prox_alpha": None},
     "orthonormal": {"orthogonality": "parametrize"},
     "metric": {"subspace_metric": True},
     "drop": {"drop_path": 0.1, "dropout": 0.1, "patch_dropout": 0.5},

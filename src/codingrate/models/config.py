@@ -29,12 +29,13 @@ more is damaged, or is meant to fill the memory."""
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{
         name: (lambda value: 0 <= value <= 1e6, "be at least 0 and at most 1e6")
-        for name in ("step_size", "sparsity", "prox_alpha", "orthogonality_weight", "objective_weight", "initializer_range")
+        for name in ("step_size", "sparsity", "orthogonality_weight", "objective_weight", "initializer_range")
     },
     **{
         name: (lambda value: 0 < value <= 1, "be above 0 and at most 1") for name in ("layer_norm_eps", "head_norm_eps")
     },
     "attention_scale": (lambda value: value is None or abs(value) <= 1e6, "lie between -1e6 and 1e6"),
+    "prox_alpha": (lambda value: value is None or 0 < value <= 1e6, "be above 0 and at most 1e6, or None for d/(nε²)"),
     "coding_precision": (lambda value: 1e-6 <= value <= 1e6, "lie between 1e-6 and 1e6"),
     "interpolate_offset": (lambda value: 0 <= value <= 1, "lie between 0 and 1"),
     **{
@@ -125,8 +126,9 @@ class CrateConfig(PreTrainedConfig):
     momentum: bool = False
     """Whether layer ℓ > 1 of the body reads Z^ℓ + μ_ℓ(Z^ℓ − Z^{ℓ−1}) with a learned μ_ℓ, from 0, as FISTA accelerates ISTA (Beck and
     Teboulle, 2009). The paper's conclusion names such acceleration as a direction."""
-    prox_alpha: float | int = 1.0
-    """Constant α of the `prox` sparsifier."""
+    prox_alpha: float | int | None = 1.0
+    """α of the `prox` sparsifier: a constant or, if None, d/(nε²) of the derivation with ε = `coding_precision`, from the
+    number n of real tokens of each sample; not for causal models."""
     expansion: int = 4
     """Hidden width of `mlp` and dictionary width of `odl`, in units of d."""
     activation: Literal["gelu", "gelu-tanh"] = "gelu"
@@ -137,7 +139,7 @@ class CrateConfig(PreTrainedConfig):
     """Whether the scores of `mssa`, `mssa-tied` and its variants are measured in a learned metric of each subspace, W M Wᵀ. This is
     not in the paper; docs/language.md explains it."""
     coding_precision: float | int = 0.5
-    """ε of β = p/(nε²) in `mssa-tied`, `mssa-negative`, `mssa-transposed` and `rate-gradient`."""
+    """ε of β = p/(nε²) in `mssa-tied`, `mssa-negative`, `mssa-transposed` and `rate-gradient`, and of α in `prox`."""
     neumann_order: int | None = None
     """Highest power of the Neumann series that takes the place of the inverse in `rate-gradient`; 1 is the paper's
     approximation. Default: the exact inverse."""
@@ -330,6 +332,8 @@ class CrateConfig(PreTrainedConfig):
             raise CrateError(f"orthogonality 'per-head' needs head_dim {p} to be at most hidden_size {d}; lower it")
         if self.neumann_order is not None and self.attention != "rate-gradient":
             raise CrateError(f"neumann_order needs attention 'rate-gradient', not {self.attention!r}; leave it out")
+        if self.prox_alpha is None and (self.causal or self.sparsifier != "prox"):
+            raise CrateError("prox_alpha=None is for sparsifier 'prox' in a model that is not causal; give a number")
         if self.ista_steps > 1 and self.sparsifier not in ("ista", "ista-soft"):
             raise CrateError(f"ista_steps needs sparsifier 'ista' or 'ista-soft', not {self.sparsifier!r}")
         if self.step == "derived" and self.attention not in ("mssa", "mssa-tied"):
@@ -472,5 +476,5 @@ class CrateConfig(PreTrainedConfig):
         return SparsifierSpec(
             dim=self.hidden_size, step_size=self.step_size, sparsity=self.sparsity, steps=self.ista_steps, alpha=self.prox_alpha,
             expansion=self.expansion, activation=self.activation, orthonormal=self.orthogonality == "parametrize",
-            dropout=self.dropout,
+            dropout=self.dropout, eps=self.coding_precision,
         )  # fmt: skip

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from .. import objective
 from ..errors import CrateError
 from ..objective.signal import orthogonality_gap
-from ..operators import ATTENTION, SPARSIFIERS, DictionarySparsifier, KeyValueCache, SubspaceAttention
+from ..operators import (
+    ATTENTION,
+    SPARSIFIERS,
+    DictionarySparsifier,
+    KeyValueCache,
+    SubspaceAttention,
+    count_tokens,
+)
 from .config import CrateConfig
 
 
@@ -128,7 +135,8 @@ class EncoderLayer(Layer):
         self.step = Step(config)
         self.sparsifier = SPARSIFIERS.create(config.sparsifier, config.sparsifier_spec)
         self.sparsifier_norm = nn.LayerNorm(d, eps=eps) if self.sparsifier.uses_norm else nn.Identity()
-        self.sparsifier_skip = self.sparsifier.residual  # kept here, because adapters wrap the sparsifier
+        # Kept here, because adapters wrap the sparsifier.
+        self.sparsifier_skip, self.counts_tokens = self.sparsifier.residual, self.sparsifier.counts_tokens
         self.objective_kind, self.objective_eps = config.objective, config.coding_precision
         self.objective_sparsity = config.sparsity
 
@@ -153,7 +161,8 @@ class EncoderLayer(Layer):
             compressed = self.attention_norm(compressed)
         x = self.sparsifier_norm(compressed) if self.norm_first else compressed
         with self.recomputing(self.sparsifier_norm, compressed, x):
-            sparse = self.sparsifier(x)
+            counts = (count_tokens(z, mask)[:, :num_queries],) if self.counts_tokens else ()
+            sparse = self.sparsifier(x, *counts)
         if self.sparsifier_skip:
             sparse = self.kept(sparse) + (x if self.normalized_skip else compressed)
         return sparse if self.norm_first else self.sparsifier_norm(sparse), compressed, attention

@@ -11,6 +11,7 @@ from .attention import (
     TiedMSSA,
     TransposedMSSA,
     attention_mask,
+    count_tokens,
 )
 from .registry import (
     ATTENTION,
@@ -28,6 +29,6 @@ from .sparsify import ISTA, MLP, DictionarySparsifier, Identity, OvercompleteDic
 __all__ = [
     "ATTENTION", "ISTA", "MHSA", "MLP", "MSSA", "SPARSIFIERS", "TSSA", "Attention", "AttentionSpec",
     "DictionarySparsifier", "Identity", "KeyValueCache", "NegativeMSSA", "OutputProjection", "OvercompleteDictionary", "ProximalStep",
-    "RateGradient", "Registry", "SoftISTA", "Sparsifier", "SparsifierSpec", "SubspaceAttention", "TiedMSSA", "TransposedMSSA", "attention_mask",
+    "RateGradient", "Registry", "SoftISTA", "Sparsifier", "SparsifierSpec", "SubspaceAttention", "TiedMSSA", "TransposedMSSA", "attention_mask", "count_tokens",
     "orthogonality_gap", "orthonormal_columns",
 ]  # fmt: skip

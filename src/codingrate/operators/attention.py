@@ -50,6 +50,26 @@ def attention_mask(
     return pairs | (keys == queries)
 
 
+def count_tokens(z: Tensor, mask: Tensor | None, causal: bool = False, past_length: int | Tensor = 0) -> Tensor:
+    """Count the real tokens n that each of the tokens z (batch, n, d) sees, at least 1, (batch or 1, n or 1, 1).
+
+    In the causal form token t sees those up to t, after `past_length` others. The mask is that of an attention operator.
+    """
+    work = torch.promote_types(z.dtype, torch.float32)  # half precision cannot count tokens
+    n = z.shape[-2]
+    if mask is not None and mask.ndim == 4:
+        visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        count = visible[:, 0].sum(-1).to(work)
+    elif mask is not None:
+        real = mask.to(work)
+        count = real.cumsum(-1)[:, -n:] if causal else real.sum(-1, keepdim=True)
+    elif causal:
+        count = (torch.arange(1, n + 1, device=z.device) + past_length).to(work)[None]
+    else:
+        count = z.new_full((1, 1), n, dtype=work)
+    return count.clamp(min=1.0)[..., None]
+
+
 def rotate(x: Tensor, start: int | Tensor = 0) -> Tensor:
     """Rotate queries or keys (…, n, p) by their positions start, start + 1, … (rotary positions, Su et al. 2021).
 
@@ -206,19 +226,8 @@ class SubspaceAttention(_MultiHead):
 
     def beta(self, z: Tensor, mask: Tensor | None, past_length: int | Tensor = 0) -> Tensor:
         """Compute β = p/(nε²), (batch or 1, n or 1, 1), of tokens that follow `past_length` others."""
-        work = torch.promote_types(z.dtype, torch.float32)  # half precision cannot count tokens
-        n = z.shape[-2]
-        if mask is not None and mask.ndim == 4:
-            visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-            count = visible[:, 0].sum(-1).to(work)
-        elif mask is not None:
-            real = mask.to(work)
-            count = real.cumsum(-1)[:, -n:] if self.spec.causal else real.sum(-1, keepdim=True)
-        elif self.spec.causal:
-            count = (torch.arange(1, n + 1, device=z.device) + past_length).to(work)[None]
-        else:
-            count = z.new_full((1, 1), n, dtype=work)
-        return (self.spec.head_dim / (count.clamp(min=1.0) * self.spec.eps**2)).to(z.dtype)[..., None]
+        count = count_tokens(z, mask, self.spec.causal, past_length)
+        return (self.spec.head_dim / (count * self.spec.eps**2)).to(z.dtype)
 
     def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         w = self.codes(z)

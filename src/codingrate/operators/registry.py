@@ -46,7 +46,8 @@ class SparsifierSpec:
     step_size: float = 0.1  # step η of the proximal gradient step
     sparsity: float = 0.1  # weight λ of the ℓ1 norm
     steps: int = 1  # number of proximal gradient steps with the one dictionary (`ista`, `ista-soft`)
-    alpha: float = 1.0  # constant α of the majorization-minimization step (`prox`)
+    alpha: float | None = 1.0  # α of the majorization-minimization step (`prox`); None for d/(nε²)
+    eps: float = 0.5  # coding precision ε of α = d/(nε²), used by `prox` with alpha=None
     expansion: int = 4  # width of the hidden layer (`mlp`) or of the dictionary (`odl`), in units of d
     orthonormal: bool = False  # whether to reparametrize the dictionary D to orthonormal columns
     activation: str = "gelu"  # activation of `mlp`: `gelu`, or `gelu-tanh` for its approximation by a tanh
@@ -86,12 +87,18 @@ class Attention(nn.Module):
 
 
 class Sparsifier(nn.Module):
-    """Contract of the second half of a layer: `forward` maps tokens (..., d) to tokens (..., d), each token alike."""
+    """Contract of the second half of a layer: `forward` maps tokens (..., d) to tokens (..., d), each token alike.
+
+    An operator that `counts_tokens` takes a second argument: the number n of real tokens of each sample, which broadcasts
+    with (..., 1). Default: the length of the second to last axis.
+    """
 
     residual: bool = False
     """Whether the layer adds a skip around the operator: an MLP needs one, ISTA contains its own."""
     uses_norm: bool = True
     """Whether the operator acts on normalized tokens."""
+    counts_tokens: bool = False
+    """Whether the operator depends on the number of tokens."""
 
 
 def is_offloaded(module: nn.Module) -> bool:

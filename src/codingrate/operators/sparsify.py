@@ -184,14 +184,24 @@ class ProximalStep(DictionarySparsifier):
     """One step of proximal majorization-minimization on λ‖Z‖₁ − R(Z) (paper, end of appendix A.2).
 
     z ↦ ReLU((1 + 4/(9(1 + α))) zD − 4λ/(9α)),  D orthogonal in the derivation, no skip.
-    α = d/(nε²) in theory. Here it is a constant (`alpha`), because a value that depends on n would leak the length of
-    a causal sequence. The paper does not give the value it used.
+    α = d/(nε²), of which the paper leaves only ε open; `alpha=None` takes it from the number n of real tokens of each
+    sample. A number as `alpha` is a constant in its place, for causal models, to whose tokens n would reveal how many
+    follow.
     """
 
-    def forward(self, z: Tensor) -> Tensor:
-        alpha = self.spec.alpha
+    def __init__(self, spec: SparsifierSpec) -> None:
+        super().__init__(spec)
+        self.counts_tokens = spec.alpha is None
+
+    def forward(self, z: Tensor, count: Tensor | None = None) -> Tensor:
+        alpha: float | Tensor | None = self.spec.alpha
+        if alpha is None:
+            alpha = self.spec.dim / ((z.shape[-2] if count is None else count) * self.spec.eps**2)
         growth = 1 + 4 / (9 * (1 + alpha))
-        return F.relu(z @ (growth * self.atoms()) - 4 * self.spec.sparsity / (9 * alpha))
+        threshold = 4 * self.spec.sparsity / (9 * alpha)
+        if isinstance(growth, Tensor):
+            return F.relu((growth * (z @ self.atoms()) - threshold).to(z.dtype))
+        return F.relu(z @ (growth * self.atoms()) - threshold)
 
 
 @SPARSIFIERS.register("odl")
