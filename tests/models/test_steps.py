@@ -1,5 +1,7 @@
 """The derived step along attention, several proximal steps and momentum between layers, against plain loops."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -74,7 +76,7 @@ def test_the_decoder_undoes_a_derived_step_to_second_order():
         with torch.no_grad():
             decoder.synthesis.dictionary.copy_(torch.eye(15))
             errors.append(float((decoder(encoder(z)[1])[0] - z).norm()))
-    for coarse, fine in zip(errors, errors[1:], strict=False):
+    for coarse, fine in pairwise(errors):
         assert coarse / fine == pytest.approx(4, rel=0.1)
 
 

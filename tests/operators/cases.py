@@ -32,7 +32,9 @@ class Case:
     per_head: bool = False
 
     def __str__(self) -> str:
-        return "-".join([self.name, *(mark for mark in ("causal", "wide", "rotary", "per_head") if getattr(self, mark))])
+        return "-".join(
+            [self.name, *(mark for mark in ("causal", "wide", "rotary", "per_head") if getattr(self, mark))]
+        )
 
     @property
     def head_dim(self) -> int:

@@ -10,7 +10,7 @@ from codingrate import CrateError
 from codingrate.operators import ATTENTION, AttentionSpec, attention, attention_mask
 
 from . import oracles
-from .cases import ATTENTIONS, PAIRLESS, Case
+from .cases import ATTENTIONS, PAIRLESS
 
 every = pytest.mark.parametrize("case", ATTENTIONS, ids=str)
 causal = pytest.mark.parametrize("case", [case for case in ATTENTIONS if case.causal], ids=str)

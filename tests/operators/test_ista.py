@@ -246,7 +246,7 @@ def test_threshold_and_sign():
 @torch.no_grad()
 @pytest.mark.parametrize("kind", [ISTA, SoftISTA])
 def test_more_steps_lower_the_objective_of_one_lasso(kind):
-    """At η = 1/‖D‖² every step lowers ½‖z − ADᵀ‖² + λ‖A‖₁ of the same z, and many steps meet its optimality condition."""
+    """At η = 1/‖D‖² every step lowers ½‖z − ADᵀ‖² + λ‖A‖₁ of the same z; many steps meet its optimality condition."""
     torch.manual_seed(0)
     z, D = torch.randn(PLAIN, DIM, dtype=torch.float64), torch.randn(DIM, DIM, dtype=torch.float64) / DIM**0.5
     eta, lam, values = 1 / float(torch.linalg.matrix_norm(D, ord=2)) ** 2, 0.2, []

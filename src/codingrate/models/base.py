@@ -135,9 +135,7 @@ class CratePreTrainedModel(PreTrainedModel):
         gaps = [gap.square() for layer in layers for key, gap in layer.items() if key != "within"]
         return torch.stack(gaps).sum() if gaps else torch.zeros((), device=self.device)
 
-    def regularized(
-        self, loss: Tensor, share: float | Tensor = 1.0, objective: Tensor | None = None
-    ) -> Tensor:
+    def regularized(self, loss: Tensor, share: float | Tensor = 1.0, objective: Tensor | None = None) -> Tensor:
         """Add the orthogonality penalty and the layers' own objective to a training loss if the config asks for them.
 
         `share` is the part of an optimizer step that this batch is, if the loss is that part of its mean; `objective`

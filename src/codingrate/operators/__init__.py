@@ -28,7 +28,8 @@ from .sparsify import ISTA, MLP, DictionarySparsifier, Identity, OvercompleteDic
 
 __all__ = [
     "ATTENTION", "ISTA", "MHSA", "MLP", "MSSA", "SPARSIFIERS", "TSSA", "Attention", "AttentionSpec",
-    "DictionarySparsifier", "Identity", "KeyValueCache", "NegativeMSSA", "OutputProjection", "OvercompleteDictionary", "ProximalStep",
-    "RateGradient", "Registry", "SoftISTA", "Sparsifier", "SparsifierSpec", "SubspaceAttention", "TiedMSSA", "TransposedMSSA", "attention_mask", "count_tokens",
+    "DictionarySparsifier", "Identity", "KeyValueCache", "NegativeMSSA", "OutputProjection", "OvercompleteDictionary",
+    "ProximalStep", "RateGradient", "Registry", "SoftISTA", "Sparsifier", "SparsifierSpec", "SubspaceAttention",
+    "TiedMSSA", "TransposedMSSA", "attention_mask", "count_tokens",
     "orthogonality_gap", "orthonormal_columns",
 ]  # fmt: skip

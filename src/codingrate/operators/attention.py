@@ -53,7 +53,7 @@ def attention_mask(
 def count_tokens(z: Tensor, mask: Tensor | None, causal: bool = False, past_length: int | Tensor = 0) -> Tensor:
     """Count the real tokens n that each of the tokens z (batch, n, d) sees, at least 1, (batch or 1, n or 1, 1).
 
-    In the causal form token t sees those up to t, after `past_length` others. The mask is that of an attention operator.
+    In the causal form token t sees those up to t, after `past_length` others. The mask is that of an attention.
     """
     work = torch.promote_types(z.dtype, torch.float32)  # half precision cannot count tokens
     n = z.shape[-2]
@@ -282,7 +282,7 @@ class NegativeMSSA(TiedMSSA):
 
     −MSSA(Z | U_[K]) = −β Σ_k SSA(Z | U_k) U_kᵀ   (z (batch, n, d))
 
-    Their point: of the Taylor expansion of R^c the layer Z + MSSA(Z) keeps the second-order term only, and then ascends.
+    They find that the layer Z + MSSA(Z) keeps only the second-order term of an expansion of R^c, and so climbs it.
     """
 
     def output_matrix(self) -> Tensor:

@@ -89,8 +89,8 @@ class Attention(nn.Module):
 class Sparsifier(nn.Module):
     """Contract of the second half of a layer: `forward` maps tokens (..., d) to tokens (..., d), each token alike.
 
-    An operator that `counts_tokens` takes a second argument: the number n of real tokens of each sample, which broadcasts
-    with (..., 1). Default: the length of the second to last axis.
+    An operator that `counts_tokens` takes a second argument: the number n of real tokens of each sample, which
+    broadcasts with (..., 1). Default: the length of the second to last axis.
     """
 
     residual: bool = False
@@ -122,7 +122,7 @@ class Registry(Generic[Spec, Module]):
 
         def enter(cls: type[Module]) -> type[Module]:
             self._entries[name] = cls
-            cls.name = name  # type: ignore[assignment]
+            cls.name = name  # type: ignore[attr-defined]
             return cls
 
         return enter

@@ -82,7 +82,9 @@ class ForwardTrace:
         attention: Any = self.layers[layer].attention
         if not isinstance(attention, (SubspaceAttention, MHSA)) or not attention.weighs_pairs:
             name = getattr(attention, "name", type(attention).__name__)
-            raise UnavailableError(f"attention {name!r} has no weights between pairs of tokens; use a model with 'mssa'")
+            raise UnavailableError(
+                f"attention {name!r} has no weights between pairs of tokens; use a model with 'mssa'"
+            )
         with torch.no_grad():
             query, key, value = attention.project_heads(self.attention_input(layer))
             if attention.spec.rotary:
@@ -106,8 +108,8 @@ def trace(
         inputs = {"pixel_values" if model.config.modality == "vision" else "input_ids": inputs}
     body = model.teacher if isinstance(model, CrateForSelfDistillation) else model  # the part that reads the tokens
     modules = tuple(m for m in body.modules() if isinstance(m, (EncoderLayer, DecoderLayer)))
-    chosen = True if layers is None else layer_indices(layers, len(modules))
-    if chosen is not True and model.config.momentum:
+    chosen: bool | list[int] = True if layers is None else layer_indices(layers, len(modules))
+    if isinstance(chosen, list) and model.config.momentum:
         chosen = sorted({*chosen, *(max(layer - 1, 0) for layer in chosen)})  # those that a layer extrapolates from
     output = model(**inputs, output_hidden_states=chosen, return_dict=True)
     mask, last = inputs.get("attention_mask"), getattr(output, "unnormalized_state", None)
@@ -216,7 +218,7 @@ def bases_of(layer: EncoderLayer | DecoderLayer) -> Tensor | None:
 def dictionary_of(layer: EncoderLayer | DecoderLayer) -> Tensor | None:
     """Return D of an encoder layer or E of a decoder layer, (d, m) with atoms as columns, or None if it has none."""
     if isinstance(layer, DecoderLayer):
-        return layer.synthesis.dictionary.detach()
+        return layer.dictionary.detach()
     if isinstance(layer.sparsifier, OvercompleteDictionary):
         return layer.sparsifier.dictionary.detach()
     return layer.sparsifier.atoms().detach() if isinstance(layer.sparsifier, DictionarySparsifier) else None
