@@ -250,7 +250,9 @@ def layer_products(attention, sparsifier, n, d, queries):
 def test_operations_of_a_classifier_are_its_products():
     """3 × 2 patches of 147 numbers and a class token; the last layer updates only what is read."""
     n, d, found, products = 7, 15, {}, {}
-    for case in itertools.product(["mssa", "mssa-tied", "mhsa", "tssa", "rate-gradient"], SPARSIFIERS, ["class", "mean"]):
+    for case in itertools.product(
+        ["mssa", "mssa-tied", "mhsa", "tssa", "rate-gradient"], SPARSIFIERS, ["class", "mean"]
+    ):
         attention, sparsifier, pooling = case
         with torch.device("meta"):
             model = toys.build("image-classification", attention=attention, sparsifier=sparsifier, pooling=pooling)

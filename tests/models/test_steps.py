@@ -1,5 +1,7 @@
 """The derived step along attention, several proximal steps and momentum between layers, against plain loops."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -74,7 +76,7 @@ def test_the_decoder_undoes_a_derived_step_to_second_order():
         with torch.no_grad():
             decoder.synthesis.dictionary.copy_(torch.eye(15))
             errors.append(float((decoder(encoder(z)[1])[0] - z).norm()))
-    for coarse, fine in zip(errors, errors[1:], strict=False):
+    for coarse, fine in pairwise(errors):
         assert coarse / fine == pytest.approx(4, rel=0.1)
 
 
@@ -84,3 +86,72 @@ def test_impossible_steps_are_refused():
     refuses("^learn_step needs step='derived'", toys.vision, learn_step=True)
     for share in (0, 1, 1.5):
         refuses("^step_share is .*; it must lie between 0 and 1$", toys.vision, step="derived", step_share=share)
+
+
+@pytest.mark.parametrize("skip", ["normalized", "residual"])
+def test_momentum_is_its_equation(skip):
+    """Layer l reads Z^l + mu_l(Z^l - Z^(l-1)); the first has nothing to extrapolate from."""
+    model = drawn(toys.build("body", num_hidden_layers=4, momentum=True, skip=skip, step_size=0.3))
+    weights, z = dict(model.named_parameters()), torch.randn(3, 7, 15, dtype=torch.float64, requires_grad=True)
+    expected, previous = z, None
+    for index in range(4):
+        own = naive.part(weights, f"layers.{index}.")
+        assert ("momentum" in own) == (index > 0)
+        read = expected if previous is None else expected + own["momentum"] * (expected - previous)
+        previous = expected
+        expected = naive.encoder_layer(read, own, model.config)[0]
+    ours = model.trace(False, False).run(model.layers, z)
+    same(model.layers, ours, expected, z)
+
+
+def test_momentum_starts_as_no_momentum_and_learns():
+    plain, model = (toys.build("image-classification", momentum=momentum) for momentum in (False, True))
+    model.load_state_dict(plain.state_dict(), strict=False)
+    given = toys.inputs("image-classification")
+    torch.testing.assert_close(model(**given).logits, plain(**given).logits, rtol=0, atol=0)
+    model(**given).loss.backward()
+    assert [layer.momentum is None for layer in model.crate.layers] == [True, False]
+    assert float(model.crate.layers[1].momentum.grad.abs()) > 0
+
+
+@torch.no_grad()
+def test_several_steps_are_in_the_layer():
+    config = toys.vision(ista_steps=3, step_size=0.3)
+    module, z = drawn(EncoderLayer(config)), torch.randn(3, 7, 15, dtype=torch.float64)
+    out, half, _ = module(z)
+    normed = naive.layer_norm(half, naive.part(dict(module.named_parameters()), "sparsifier_norm."), 1e-5)
+    D, codes = module.sparsifier.dictionary, normed
+    for _ in range(3):
+        codes = torch.clamp(codes - 0.3 * ((codes @ D.T - normed) @ D) - 0.03, min=0)
+    torch.testing.assert_close(out, codes, **close)
+
+
+def derived_prox(z: torch.Tensor, n: int, dictionary: torch.Tensor, lam: float, eps: float) -> torch.Tensor:
+    """The equation for a sample of n tokens."""
+    alpha = z.shape[-1] / (n * eps**2)
+    return torch.clamp((1 + 4 / (9 * (1 + alpha))) * (z @ dictionary) - 4 * lam / (9 * alpha), min=0)
+
+
+def test_prox_derives_alpha_from_the_number_of_real_tokens():
+    fields = {"sparsifier": "prox", "prox_alpha": None, "coding_precision": 0.3, "sparsity": 0.2}
+    module = drawn(EncoderLayer(toys.vision(**fields)))
+    mask = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    z = torch.randn(2, 7, 15, dtype=torch.float64, requires_grad=True)
+    out = module(z, mask)[0]
+    normed = module.sparsifier_norm(module(z, mask)[1])
+    D = module.sparsifier.dictionary
+    expected = torch.stack([derived_prox(normed[i], n, D, 0.2, 0.3) for i, n in enumerate((7, 4))])
+    same(module, out, expected, z)
+    torch.testing.assert_close(module(z[1:, :4])[0], out[1:, :4], **close)  # padding changes nothing
+    torch.testing.assert_close(module(z, mask, False, 1)[0], out[:, :1], **close)  # nor how many are computed
+    torch.testing.assert_close(module.sparsifier(normed[0]), expected[0], **close)  # the operator alone
+    half_precision = module.bfloat16()(z.detach().bfloat16(), mask)[0]
+    assert half_precision.dtype == torch.bfloat16
+    assert float((half_precision - expected).detach().norm() / expected.detach().norm()) < 0.05
+
+
+def test_a_constant_alpha_stays_what_it_was():
+    module = drawn(EncoderLayer(toys.vision(sparsifier="prox", prox_alpha=0.7, sparsity=0.2)))
+    out, half, _ = module(torch.randn(3, 7, 15, dtype=torch.float64))
+    expected = derived_prox(module.sparsifier_norm(half), 1, module.sparsifier.dictionary, 0.2, (15 / 0.7) ** 0.5)
+    torch.testing.assert_close(out, expected, **close)

@@ -80,7 +80,7 @@ MUTANTS = [
             "THRESHOLDS = (1.0, 0.5, 0.1)": "THRESHOLDS = (1.0, 0.5, 0.2)",
             '"released": 0.1}': '"released": 0.5}',
             "codes_after() * (_norm(start) / _norm(after)).unsqueeze(-3)": "codes_after()",
-            "start = inputs if module.normalized_skip else passed.tokens[layer]": "start = inputs",
+            "start = inputs if module.normalized_skip else passed.layer_input(layer)": "start = inputs",
             ".chunk(3)[2]": ".chunk(3)[1]",
             "samples.std(correction=0)": "samples.std(correction=1)",
             "torch.nn.functional.normalize(codes, dim=-1)": "codes",

@@ -10,8 +10,12 @@ MUTANTS = [
         "models/layers.py",
         PSEUDOCODE,
         {
-            "[:, :num_queries] + self.kept(update)": "[:, :num_queries] - self.kept(update)",
-            "else synthesized) - update": "else synthesized) + update",
+            "compressed = start + self.kept(self.step(start, update))": (
+                "compressed = start - self.kept(self.step(start, update))"
+            ),
+            "return start - self.step(start, update), synthesized": (
+                "return start + self.step(start, update), synthesized"
+            ),
             "synthesized = self.synthesis(x)": "synthesized = self.synthesis(z)",
             'self.normalized_skip = config.skip == "normalized"\n        self.norm_first': (
                 "self.normalized_skip = False\n        self.norm_first"
@@ -41,6 +45,16 @@ MUTANTS = [
             "or output is source:": "or False:",
             "if same and tensor.is_contiguous()": "if False",
             "else outer_pack(tensor)": "else tensor",
+        },
+    ),
+    *mutants(
+        "models/layers.py",
+        "tests/models/test_steps.py",
+        {
+            "else self.logit.sigmoid()) * (update - start)": "else self.logit.sigmoid()) * update",
+            "math.log(self.share / (1 - self.share))": "math.log(self.share)",
+            "z + self.momentum * (z - previous)": "z + self.momentum * z",
+            "(count_tokens(z, mask)[:, :num_queries],)": "(count_tokens(z, None)[:, :num_queries],)",
         },
     ),
     *mutants("models/layers.py", EMBEDDING, {"(x if self.normalized_skip else compressed)": "compressed"}),

@@ -10,6 +10,7 @@ MUTANTS = [
             "return dim / (n * float(eps) ** 2)": "return dim / (n * float(eps))",
             "return coding_rate(z, eps) - subspace": "return coding_rate(z, eps) + subspace",
             "eps) - weight * NORMS[norm](z)": "eps) + weight * NORMS[norm](z)",
+            "(rates * counts[..., 0] / n).sum(-1) if weighted": "(rates / n).sum(-1) if weighted",
             "scale = rate_scale(1, d, eps)": "scale = rate_scale(n, d, eps)",
             "counts = pi.sum(-1, keepdim=True)": "counts = pi.amax(-1, keepdim=True)",
             "codes = beta * (w - beta": "codes = beta * (w + beta",

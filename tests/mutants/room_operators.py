@@ -15,9 +15,30 @@ MUTANTS = [
             "pairs = pairs & mask[:, None, None, :]": "pairs = mask[:, None, None, :]",
             "self.scale = 1.0 if spec.scale is None": "self.scale = 0.5 if spec.scale is None",
             "self.spec.eps**2)).to": "self.spec.eps)).to",
-            "real.cumsum(-1)[:, -n:] if self.spec.causal else real.sum(-1, keepdim=True)": (
-                "real.sum(-1, keepdim=True)"
+            "real.cumsum(-1)[:, -n:] if causal else real.sum(-1, keepdim=True)": "real.sum(-1, keepdim=True)",
+            "heads = matrix.unflatten(0, (self.spec.heads, self.spec.head_dim))": (
+                "heads = matrix.unflatten(0, (self.spec.head_dim, self.spec.heads))"
             ),
+            "return -super().output_matrix()": "return super().output_matrix()",
+            "    def output_matrix(self) -> Tensor:\n        return self.subspaces()\n": (
+                "    def output_matrix(self) -> Tensor:\n        return self.subspaces().mT\n"
+            ),
+            "self.subspaces().mT.to(out.dtype)) * length *": "self.subspaces().mT.to(out.dtype)) *",
+            "out = rows - beta * (out @ gram)": "out = rows + beta * (out @ gram)",
+            "(w[..., :, None] * w[..., None, :]).cumsum(dim=2)": "(w[..., :, None] * w[..., None, :])",
+            "w = value if mask is None else value * mask[:, None, :, None].to(value.dtype)": "w = value",
+            "F.linear(F.normalize(z, dim=-1), self": "F.linear(z, self",
+        },
+    ),
+    *mutants(
+        "operators/attention.py",
+        "tests/operators/test_rate_gradient.py",
+        {
+            "gram = beta * gram\n": "gram = beta**2 * gram\n",
+            "* -self.log_step.to(out.dtype).exp()": "* -self.log_step.to(out.dtype)",
+            "sums = total + (": "sums = (",
+            '"cpu" if z.is_meta else z.device.type, enabled=False)': '"cpu" if z.is_meta else z.device.type)',
+            "keepdim=True)).clamp(min=1.0)": "keepdim=True)).clamp(max=1.0)",
             "torch.arange(1, n + 1, device=z.device)": "torch.arange(2, n + 2, device=z.device)",
             "(-membership * w / (1": "(membership * w / (1",
             "(self._sum_tokens(membership) + 1e-8)": "(self._sum_tokens(membership) + 1e-2)",
@@ -76,6 +97,8 @@ MUTANTS = [
             "!= key or _differ(*self._cached[1:3]):": "!= key:",
             "F.softshrink(step, self.spec.step_size * self.spec.sparsity)": "F.softshrink(step, self.spec.sparsity)",
             "growth = 1 + 4 / (9 * (1 + alpha))": "growth = 1 + 4 / (9 * alpha)",
+            "residual = F.linear(codes, atoms) - x": "residual = F.linear(codes, atoms) - codes",
+            "for _ in range(self.spec.steps - 1):": "for _ in range(self.spec.steps - 2):",
             "F.relu(first - eta * (residual": "F.relu(first + eta * (residual",
             '"tanh" if spec.activation == "gelu-tanh" else "none"': '"none"',
         },

@@ -60,8 +60,8 @@ MUTANTS = [
         {
             "ids[:, 1:].flatten(), label_smoothing=smoothing)": "ids[:, 1:].flatten())",
             'reduction="sum", label_smoothing=smoothing)': 'reduction="sum")',
-            "return Step(inner.regularized(total / count)": "return Step(inner.regularized(total / masked.numel())",
-            "return Step(inner.regularized(loss), len(ids))": "return Step(loss, len(ids))",
+            "inner.regularized(total / count, objective": "inner.regularized(total / masked.numel(), objective",
+            "return Step(inner.regularized(loss, objective=output.objective), len(ids))": "return Step(loss, len(ids))",
             "UNLEARNED = 0.01": "UNLEARNED = 1.0",
             "bits_per_byte(1.0)": "bits_per_byte(2.0)",
             "RandomBlocks(train, block + 1, seed": "RandomBlocks(train, block, seed",

@@ -10,13 +10,14 @@ def rate(Z, eps):  # Z (d, n)
     return 0.5 * torch.logdet(torch.eye(n, dtype=Z.dtype) + d / (n * eps**2) * Z.T @ Z)
 
 
-def class_rate(Z, Pi, eps):  # Pi (K, n)
-    d = Z.shape[0]
+def class_rate(Z, Pi, eps, weighted=False):  # Pi (K, n)
+    d, n = Z.shape
     total = torch.zeros((), dtype=Z.dtype)
     for row in Pi:
         if row.sum() > 0:
             gamma = d / (row.sum() * eps**2)
-            total = total + 0.5 * torch.logdet(torch.eye(d, dtype=Z.dtype) + gamma * Z @ torch.diag(row) @ Z.T)
+            share = row.sum() / n if weighted else 1.0
+            total = total + share * 0.5 * torch.logdet(torch.eye(d, dtype=Z.dtype) + gamma * Z @ torch.diag(row) @ Z.T)
     return total
 
 

@@ -1,5 +1,7 @@
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from codingrate import objective as ob
 from tests.refusals import refused
@@ -52,16 +54,38 @@ def test_tokens_of_several_layers_are_projected_on_the_bases_of_each(rng):
     refused("bases have leading axes (2,) but the tokens z have (3,)", ob.project, z, bases[:2])
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("learned", [False, True])
-def test_class_coding_rate(case, rng, learned):
+def test_class_coding_rate(case, rng, learned, weighted):
     z = case[0].requires_grad_()
     pi = soft_memberships(z, rng)
     pi[..., 0] = 0  # a token in no class: √Π must not spoil the gradient
     pi.requires_grad_(learned)
     flat = zip(z.reshape(-1, *z.shape[-2:]), pi.reshape(-1, *pi.shape[-2:]), strict=True)
-    expected = torch.stack([oracles.class_rate(s.T, m, EPS) for s, m in flat]).reshape(z.shape[:-2])
+    expected = torch.stack([oracles.class_rate(s.T, m, EPS, weighted) for s, m in flat]).reshape(z.shape[:-2])
     inputs = (z, pi) if learned else (z,)
-    assert_same_value_and_gradient(ob.class_coding_rate(z, pi, EPS), expected, *inputs)
+    assert_same_value_and_gradient(ob.class_coding_rate(z, pi, EPS, weighted=weighted), expected, *inputs)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 9), st.integers(1, 7), st.integers(1, 5), st.floats(-1, 1))
+def test_the_weights_of_mcr2_keep_the_rate_reduction_from_being_negative(seed, n, d, classes, log_eps):
+    """R(Z) is the concave logdet of a mean of the classes; without the weights the sum may exceed it."""
+    rng = torch.Generator().manual_seed(seed)
+    z = torch.randn(n, d, generator=rng, dtype=torch.float64)
+    eps, labels = 10**log_eps, torch.randint(classes, (n,), generator=rng)
+    whole = ob.coding_rate(z, eps)
+    pi = labels == torch.arange(classes)[:, None]
+    assert float(whole - ob.class_coding_rate(z, pi, eps, weighted=True)) >= -1e-9 * float(whole)
+    soft = torch.rand(classes, n, generator=rng, dtype=torch.float64).softmax(0)
+    assert float(whole - ob.class_coding_rate(z, soft, eps, weighted=True)) >= -1e-9 * float(whole)
+
+
+def test_the_printed_rate_reduction_can_be_negative():
+    z = torch.eye(4, dtype=torch.float64)[[0, 0, 0, 0]]  # equal tokens: splitting them into classes saves nothing
+    pi = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1]]).bool()
+    whole = ob.coding_rate(z, EPS)
+    assert float(ob.class_coding_rate(z, pi, EPS)) == pytest.approx(2 * float(whole))
+    assert float(ob.class_coding_rate(z, pi, EPS, weighted=True)) == pytest.approx(float(whole))
 
 
 @pytest.mark.parametrize("n", [5, 17])

@@ -32,7 +32,9 @@ class Case:
     per_head: bool = False
 
     def __str__(self) -> str:
-        return "-".join([self.name, *(mark for mark in ("causal", "wide", "rotary", "per_head") if getattr(self, mark))])
+        return "-".join(
+            [self.name, *(mark for mark in ("causal", "wide", "rotary", "per_head") if getattr(self, mark))]
+        )
 
     @property
     def head_dim(self) -> int:
@@ -54,7 +56,7 @@ class Case:
             elif self.wide:
                 defaults["order"] = 2
             return AttentionSpec(dim=self.dim, heads=HEADS, head_dim=self.head_dim, **{**defaults, **options})
-        wide = {"step_size": 0.3, "sparsity": 0.2, "alpha": 0.7, "expansion": 2} if self.wide else {}
+        wide = {"step_size": 0.3, "sparsity": 0.2, "alpha": 0.7, "expansion": 2, "steps": 3} if self.wide else {}
         return SparsifierSpec(dim=self.dim, **{**wide, **options})
 
     def build(self, dtype: torch.dtype = torch.float64, **options: Any) -> nn.Module:
@@ -86,7 +88,11 @@ ATTENTIONS = [
     for causal in (False, True)
     for wide in (False, True)
     for rotary in (False, True)
-    if not (rotary and name in PAIRLESS)
+    if not (rotary and name in PAIRLESS) and not (wide and name == "mssa-transposed")
 ]
-ATTENTIONS += [Case("attention", name, wide=True, per_head=True) for name in ATTENTION.names() if name != "mhsa"]
+ATTENTIONS += [
+    Case("attention", name, wide=True, per_head=True)
+    for name in ATTENTION.names()
+    if name not in ("mhsa", "mssa-transposed")
+]
 EVERY = ATTENTIONS + [Case("sparsifier", name, wide=wide) for name in SPARSIFIERS.names() for wide in (False, True)]

@@ -94,7 +94,7 @@ def mssa(weights, spec, z, mask):
     return output_map(weights, out), attention
 
 
-def mssa_tied(weights, spec, z, mask):
+def mssa_tied(weights, spec, z, mask, transposed=False):
     scale = 1.0 if spec.scale is None else spec.scale
     n, p = len(z), spec.head_dim
     update, attentions = torch.zeros_like(z), []
@@ -102,7 +102,8 @@ def mssa_tied(weights, spec, z, mask):
         U = block(weights["project.weight"], k, p).T  # (d, p)
         w = z @ U
         ssa, attention = head(*scored(spec, measured(weights, w, k), w, w), scale, spec.causal, mask)
-        update = update + ssa @ U.T
+        columns = weights["project.weight"][:, k * p : (k + 1) * p]  # those that head k meets in a second projection
+        update = update + ssa @ (columns.T if transposed else U.T)
         attentions.append(attention)
     rows = []
     for t in range(n):
@@ -192,7 +193,19 @@ def rate_gradient(weights, spec, z, mask):
     return torch.stack(rows), torch.diag_embed(leverage)
 
 
-ATTENTION = {"mssa": mssa, "mssa-tied": mssa_tied, "mhsa": mhsa, "tssa": tssa, "rate-gradient": rate_gradient}
+def mssa_negative(*args):
+    update, attention = mssa_tied(*args)
+    return -update, attention
+
+
+def mssa_transposed(*args):
+    return mssa_tied(*args, transposed=True)
+
+
+ATTENTION = {
+    "mssa": mssa, "mssa-tied": mssa_tied, "mssa-negative": mssa_negative, "mssa-transposed": mssa_transposed,
+    "mhsa": mhsa, "tssa": tssa, "rate-gradient": rate_gradient,
+}  # fmt: skip
 
 
 def attention(name: str, weights, spec, z: Tensor, mask: Tensor | None = None):
@@ -209,18 +222,20 @@ def relu(x: Tensor) -> Tensor:
     return torch.where(x > 0, x, torch.zeros_like(x))
 
 
-def gradient_step(weights, spec, z: Tensor) -> Tensor:
-    D = weights["dictionary"]
-    return z - spec.step_size * (D.T @ (D @ z - z))
+def proximal_steps(weights, spec, z: Tensor, proximal) -> Tensor:
+    """Steps on ½‖z − Da‖² + λ‖a‖₁ from a = z."""
+    D, a = weights["dictionary"], z
+    for _ in range(spec.steps):
+        a = proximal(a - spec.step_size * (D.T @ (D @ a - z)), spec.step_size * spec.sparsity)
+    return a
 
 
 def ista(weights, spec, z):
-    return relu(gradient_step(weights, spec, z) - spec.step_size * spec.sparsity)
+    return proximal_steps(weights, spec, z, lambda x, threshold: relu(x - threshold))
 
 
 def ista_soft(weights, spec, z):
-    x = gradient_step(weights, spec, z)
-    return torch.sign(x) * relu(x.abs() - spec.step_size * spec.sparsity)
+    return proximal_steps(weights, spec, z, lambda x, threshold: torch.sign(x) * relu(x.abs() - threshold))
 
 
 def prox(weights, spec, z):

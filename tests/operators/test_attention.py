@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from codingrate import CrateError
-from codingrate.operators import attention, attention_mask
+from codingrate.operators import ATTENTION, AttentionSpec, attention, attention_mask
 
 from . import oracles
-from .cases import ATTENTIONS, PAIRLESS, Case
+from .cases import ATTENTIONS, PAIRLESS
 
 every = pytest.mark.parametrize("case", ATTENTIONS, ids=str)
 causal = pytest.mark.parametrize("case", [case for case in ATTENTIONS if case.causal], ids=str)
@@ -203,6 +203,23 @@ def test_tied_bases_take_the_token_count_into_beta():
     U = module.bases.detach()
     expected = sum(5 / 0.3**2 * (token @ U[k]) @ U[k].T for k in range(3))
     torch.testing.assert_close(one, expected, rtol=0, atol=1e-12)
+
+
+def test_the_variants_change_the_output_map_alone():
+    """With W = [U_1 … U_K]ᵀ the three maps are βW out, −βW out and βWᵀ out, and nothing else differs."""
+    cases = {c.name: c for c in ATTENTIONS if c.name.startswith("mssa-") and str(c) == c.name}
+    modules = {name: case.build() for name, case in cases.items()}
+    tied, z = modules["mssa-tied"], cases["mssa-tied"].tokens()
+    for module in modules.values():
+        module.load_state_dict(tied.state_dict())
+    updates = {name: module(z)[0] for name, module in modules.items()}
+    torch.testing.assert_close(updates["mssa-negative"], -updates["mssa-tied"], rtol=0, atol=0)
+    matrix = tied.project.weight
+    expected = torch.linalg.solve(matrix.mT, updates["mssa-tied"].mT).mT @ matrix.mT
+    torch.testing.assert_close(updates["mssa-transposed"], expected, rtol=0, atol=1e-8)
+    assert not torch.allclose(updates["mssa-transposed"], updates["mssa-tied"])
+    with pytest.raises(CrateError, match=r"^attention 'mssa-transposed' needs K·p = d, not 3 · 5 and 13$"):
+        ATTENTION.create("mssa-transposed", AttentionSpec(dim=13, heads=3, head_dim=5))
 
 
 @pytest.mark.parametrize("name", ["mssa", "mssa-tied"])

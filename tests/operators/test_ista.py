@@ -244,6 +244,26 @@ def test_threshold_and_sign():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("kind", [ISTA, SoftISTA])
+def test_more_steps_lower_the_objective_of_one_lasso(kind):
+    """At η = 1/‖D‖² every step lowers ½‖z − ADᵀ‖² + λ‖A‖₁ of the same z; many steps meet its optimality condition."""
+    torch.manual_seed(0)
+    z, D = torch.randn(PLAIN, DIM, dtype=torch.float64), torch.randn(DIM, DIM, dtype=torch.float64) / DIM**0.5
+    eta, lam, values = 1 / float(torch.linalg.matrix_norm(D, ord=2)) ** 2, 0.2, []
+    for steps in (1, 2, 3, 5, 9, 5000):
+        module = build(kind, torch.float64, step_size=eta, sparsity=lam, steps=steps).eval()
+        module.dictionary.copy_(D)
+        codes = module(z)
+        values.append(float(module.lasso(z, codes).sum()))
+    assert values == sorted(values, reverse=True)
+    assert len(set(values)) == len(values)
+    slope = (codes @ D.T - z) @ D + lam  # derivative of the objective in a positive entry
+    assert float(slope[codes > 1e-9].abs().max()) < 1e-4
+    if kind is ISTA:
+        assert float(slope[codes == 0].min()) > -1e-4
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("edit", ["in place, off the diagonal", "through .data, on the diagonal"])
 def test_an_edited_dictionary_is_noticed(edit):
     """The first edit is seen by the version counter only, the second by the diagonal only."""

@@ -20,8 +20,8 @@ from ..inspection import Intervention, attention_entropy
 from .library import Curves, Prediction
 
 CURVE_TITLES = {
-    "compression": ("Coding rate Rᶜ after attention", False),
-    "reduction": ("Rate reduction ΔR", False),
+    "compression_normalized": ("Coding rate Rᶜ after attention, unit tokens", False),
+    "reduction_normalized": ("Rate reduction ΔR, unit tokens", False),
     "nonzero": ("Share of non-zero entries", True),
 }
 """Titles of the curves over the layers, and whether their values are shares."""
@@ -96,7 +96,8 @@ def layer_curves(tables: dict[str, Curves], layer: int | None) -> str:
             for name, table in tables.items()
             if column in table
         ]
-        charts.append(f"<div>{line_chart(series, title, percent=share, mark=layer)}</div>")
+        if series:
+            charts.append(f"<div>{line_chart(series, title, percent=share, mark=layer)}</div>")
     return f'<div class="cx-charts">{"".join(charts)}</div>'
 
 

@@ -24,7 +24,7 @@ from .cache import ValueCache
 
 CACHE_BYTES = 512 * 2**20
 """Memory that all traces together may take; the least recently used ones are dropped."""
-CURVES = ("compression", "reduction", "nonzero")
+CURVES = ("compression_normalized", "reduction_normalized", "nonzero")
 """Measures of `inspection.layerwise` that are drawn over the layers."""
 EARLIER_STEPS = 4
 """Largest number of earlier checkpoints of a run that are offered."""

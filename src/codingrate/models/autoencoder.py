@@ -12,7 +12,7 @@ from ..errors import CrateError
 from .base import CrateModel, CratePreTrainedModel
 from .config import CrateConfig
 from .embedding import PatchEmbedding, PositionTable, unpatchify
-from .layers import DecoderLayer, EncoderLayer
+from .layers import DecoderLayer, EncoderLayer, TiedDecoderLayer
 from .outputs import CrateAutoencoderOutput, can_return_tuple
 
 
@@ -30,7 +30,9 @@ def random_mask(
 
 
 class CrateForMaskedAutoencoding(CratePreTrainedModel):
-    """g ∘ f on masked images: the paper's form by default, the released one and the black-box MAE by config.
+    """g ∘ f on masked images, or on whole ones with `mask_ratio=0`.
+
+    The default is the paper's form; the released one and the black-box MAE are fields of the config.
 
     Paper: mask token in pixel space, f^pre(X) = W_pre X + E_pos without class token, decoder layers g^ℓ,
     g^post(Z) = W_post(Z − E_pos), squared error over the whole image. Here the error is averaged over patches and
@@ -46,7 +48,7 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
         if config.stem != "patches":
             raise CrateError("a convolution would let kept patches see the removed ones; use stem='patches'")
         kept = kept_patches(config.num_patches, config.mask_ratio)
-        if not 0 < kept < config.num_patches:
+        if not 0 < kept < config.num_patches + (config.mask_ratio == 0):
             raise CrateError(
                 f"mask_ratio {config.mask_ratio} keeps {kept} of {config.num_patches} patches; "
                 "change it, patch_size or image_size so that some are kept and some removed"
@@ -56,12 +58,16 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
         d = decoder.hidden_size
         self.crate = CrateModel(config)
         self.mask_token = nn.Parameter(torch.empty(config.patch_dim if config.mask_space == "pixel" else d))
-        layer = DecoderLayer if config.decoder_type == "mirror" else EncoderLayer
         depth = config.num_hidden_layers if config.decoder_layers is None else config.decoder_layers
         dropped = config.mask_space == "drop"
         self.decoder_embed = nn.Linear(config.hidden_size, d) if dropped else nn.Identity()
         self.decoder_positions = PositionTable(decoder) if dropped and config.positions != "none" else None
-        self.decoder_layers = nn.ModuleList(layer(decoder) for _ in range(depth))
+        if config.decoder_type == "tied":
+            encoder = cast("list[EncoderLayer]", list(self.crate.layers))
+            self.decoder_layers = nn.ModuleList(TiedDecoderLayer(decoder, layer) for layer in reversed(encoder))
+        else:
+            layer = DecoderLayer if config.decoder_type == "mirror" else EncoderLayer
+            self.decoder_layers = nn.ModuleList(layer(decoder) for _ in range(depth))
         self.decoder_norm = nn.LayerNorm(d, eps=config.head_norm_eps) if config.final_norm else nn.Identity()
         self.predict = nn.Linear(d, config.patch_dim)
         self.post_init()

@@ -98,6 +98,8 @@ class CratePreTrainedModel(PreTrainedModel):
                 init.kaiming_uniform_(dictionary)
         elif isinstance(module, SubspaceAttention) and module.metric is not None:
             init.copy_(module.metric, torch.eye(module.spec.head_dim).expand_as(module.metric))
+        elif isinstance(module, EncoderLayer) and module.momentum is not None:
+            init.zeros_(module.momentum)
         elif isinstance(module, Step) and module.logit is not None:
             init.constant_(module.logit, module.initial)
         elif isinstance(module, RateGradient):
@@ -267,7 +269,10 @@ class CrateModel(CratePreTrainedModel):
     def __init__(self, config: CrateConfig) -> None:
         super().__init__(config)
         self.embedding = PatchEmbedding(config) if config.modality == "vision" else TextEmbedding(config)
-        self.layers = nn.ModuleList(EncoderLayer(config, rate) for rate in config.drop_path_rates)
+        self.layers = nn.ModuleList(
+            EncoderLayer(config, rate, config.momentum and index > 0)
+            for index, rate in enumerate(config.drop_path_rates)
+        )
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.head_norm_eps) if config.final_norm else nn.Identity()
         self.post_init()
 

@@ -21,7 +21,8 @@ _LIMITS = {
     "head_dim": (1, 2**16), "expansion": (1, 2**10), "patch_size": (1, 2**12), "num_channels": (1, 2**12),
     "decoder_layers": (1, 1000), "decoder_width": (1, 2**16), "decoder_heads": (1, 2**12),
     "projection_hidden": (1, 2**20), "projection_bottleneck": (1, 2**20),
-    "prototypes": (1, 2**24), "num_labels": (0, 2**20), "vocab_size": (1, 2**24), "neumann_order": (0, 100), "type_vocab_size": (0, 2**16),
+    "prototypes": (1, 2**24), "num_labels": (0, 2**20), "vocab_size": (1, 2**24), "type_vocab_size": (0, 2**16),
+    "neumann_order": (0, 100), "ista_steps": (1, 1000),
     "max_position_embeddings": (1, 2**22), "number of patches": (1, 2**20),
 }  # fmt: skip
 """Smallest and largest value of each count. The largest are far above those of any real model: a file that declares
@@ -29,26 +30,20 @@ more is damaged, or is meant to fill the memory."""
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{
         name: (lambda value: 0 <= value <= 1e6, "be at least 0 and at most 1e6")
-        for name in (
-            "step_size",
-            "sparsity",
-            "prox_alpha",
-            "orthogonality_weight",
-            "objective_weight",
-            "initializer_range",
-        )
+        for name in ("step_size", "sparsity", "orthogonality_weight", "objective_weight", "initializer_range")
     },
     **{
         name: (lambda value: 0 < value <= 1, "be above 0 and at most 1") for name in ("layer_norm_eps", "head_norm_eps")
     },
     "attention_scale": (lambda value: value is None or abs(value) <= 1e6, "lie between -1e6 and 1e6"),
+    "prox_alpha": (lambda value: value is None or 0 < value <= 1e6, "be above 0 and at most 1e6, or None for d/(nε²)"),
     "coding_precision": (lambda value: 1e-6 <= value <= 1e6, "lie between 1e-6 and 1e6"),
     "interpolate_offset": (lambda value: 0 <= value <= 1, "lie between 0 and 1"),
     **{
         name: (lambda value: 0 <= value < 1, "be at least 0 and below 1")
         for name in ("dropout", "drop_path", "patch_dropout")
     },
-    "mask_ratio": (lambda value: 0 < value < 1, "lie between 0 and 1"),
+    "mask_ratio": (lambda value: 0 <= value < 1, "be at least 0 and below 1"),
     "step_share": (lambda value: 0 < value < 1, "lie between 0 and 1"),
     "position_scale": (lambda value: 0 < value <= 1e6, "be above 0; positions='none' leaves positions out"),
 }
@@ -132,19 +127,25 @@ class CrateConfig(PreTrainedConfig):
     """Step η of ISTA."""
     sparsity: float | int = 0.1
     """Weight λ of the ℓ1 norm in ISTA."""
-    prox_alpha: float | int = 1.0
-    """Constant α of the `prox` sparsifier."""
+    ista_steps: int = 1
+    """Number of steps of `ista` and `ista-soft` in a layer, with one dictionary. The paper takes one."""
+    momentum: bool = False
+    """Whether layer ℓ > 1 of the body reads Z^ℓ + μ_ℓ(Z^ℓ − Z^{ℓ−1}) with a learned μ_ℓ, from 0, as FISTA accelerates
+    ISTA (Beck and Teboulle, 2009). This is not in the paper, which names advanced optimization as a direction."""
+    prox_alpha: float | int | None = 1.0
+    """α of the `prox` sparsifier: a constant or, if None, d/(nε²) of the derivation with ε = `coding_precision`, from
+    the number n of real tokens of each sample; not for causal models."""
     expansion: int = 4
     """Hidden width of `mlp` and dictionary width of `odl`, in units of d."""
     activation: Literal["gelu", "gelu-tanh"] = "gelu"
     """Activation of `mlp`: GELU, or its approximation by a tanh, which GPT-2 uses."""
     attention_scale: float | int | None = None
-    """Factor inside the softmax. Default: p^-½ (pseudocode, released code), for `mssa-tied` 1 (equations)."""
+    """Factor inside the softmax. Default: p^-½ (pseudocode, released code), for `mssa-tied` and its variants 1."""
     subspace_metric: bool = False
-    """Whether the scores of `mssa` and `mssa-tied` are measured in a learned metric of each subspace, W M Wᵀ. This is
-    not in the paper; docs/language.md explains it."""
+    """Whether the scores of `mssa`, `mssa-tied` and its variants are measured in a learned metric of each subspace,
+    W M Wᵀ. This is not in the paper; docs/language.md explains it."""
     coding_precision: float | int = 0.5
-    """ε of β = p/(nε²) in `mssa-tied` and `rate-gradient`."""
+    """ε of β = p/(nε²) in `mssa-tied`, `mssa-negative`, `mssa-transposed` and `rate-gradient`, and of α in `prox`."""
     neumann_order: int | None = None
     """Highest power of the Neumann series that takes the place of the inverse in `rate-gradient`; 1 is the paper's
     approximation. Default: the exact inverse."""
@@ -247,12 +248,13 @@ class CrateConfig(PreTrainedConfig):
 
     # The masked autoencoder (paper 3.3, 4.1.2)
     mask_ratio: float | int = 0.75
-    """Share of patches removed."""
+    """Share of patches removed; 0 for an autoencoder of whole images, for the consistency X ≈ g(f(X)) of the paper."""
     mask_space: Literal["pixel", "embedding", "drop"] = "pixel"
     """Stage at which the mask token replaces a removed patch: before the patch projection (paper), after it (released
     code), or in the decoder, if the encoder drops the patch (black-box MAE)."""
-    decoder_type: Literal["mirror", "forward"] = "mirror"
-    """Decoder layers: g^ℓ, which undoes f^ℓ, or layers like those of the encoder (black-box MAE)."""
+    decoder_type: Literal["mirror", "forward", "tied"] = "mirror"
+    """Decoder layers: g^ℓ, which undoes f^ℓ, with weights of its own; layers like those of the encoder (black-box
+    MAE); or g^ℓ with V^ℓ = U^{L−ℓ} and E^ℓ = D^{L−ℓ} of the encoder, the values that the derivation gives (3.3)."""
     decoder_layers: int | None = None
     """Number of decoder layers. Default: that of the encoder."""
     decoder_width: int | None = None
@@ -348,6 +350,10 @@ class CrateConfig(PreTrainedConfig):
             raise CrateError(f"orthogonality 'per-head' needs head_dim {p} to be at most hidden_size {d}; lower it")
         if self.neumann_order is not None and self.attention != "rate-gradient":
             raise CrateError(f"neumann_order needs attention 'rate-gradient', not {self.attention!r}; leave it out")
+        if self.prox_alpha is None and (self.causal or self.sparsifier != "prox"):
+            raise CrateError("prox_alpha=None is for sparsifier 'prox' in a model that is not causal; give a number")
+        if self.ista_steps > 1 and self.sparsifier not in ("ista", "ista-soft"):
+            raise CrateError(f"ista_steps needs sparsifier 'ista' or 'ista-soft', not {self.sparsifier!r}")
         if self.step == "derived" and self.attention not in ("mssa", "mssa-tied"):
             raise CrateError(f"step 'derived' needs attention 'mssa' or 'mssa-tied', not {self.attention!r}")
         if self.learn_step and self.step != "derived":
@@ -363,6 +369,15 @@ class CrateConfig(PreTrainedConfig):
                 raise CrateError(f"decoder_heads {heads} does not divide decoder_width {width}; use a divisor")
             if self.positions == "sinusoidal" and width % 4:
                 raise CrateError(f"sinusoidal positions need a decoder_width that is a multiple of 4, not {width}")
+        if vision and self.mask_ratio == 0 and self.loss_on == "masked":
+            raise CrateError("mask_ratio 0 removes no patch to measure the loss on; use loss_on='all'")
+        if vision and self.decoder_type == "tied":
+            if self.decoder_layers not in (None, self.num_hidden_layers):
+                raise CrateError(
+                    f"decoder_type 'tied' has one layer for each of the encoder, not {self.decoder_layers}"
+                )
+            if self.sparsifier not in ("ista", "ista-soft", "prox"):
+                raise CrateError(f"decoder_type 'tied' needs a dictionary D (d, d), which {self.sparsifier!r} has not")
         if self.norm == "post" and (vision or self.skip != "residual"):
             raise CrateError("norm 'post' needs modality='text' and skip='residual'; use norm='pre'")
         if not 0 <= self.position_offset < self.max_position_embeddings:
@@ -374,8 +389,10 @@ class CrateConfig(PreTrainedConfig):
                 "positions 'rotary' need modality='text', an even head_dim and an attention with a softmax, not "
                 f"{self.attention!r}"
             )
-        if self.subspace_metric and self.attention not in ("mssa", "mssa-tied"):
+        if self.subspace_metric and not self.attention.startswith("mssa"):
             raise CrateError(f"subspace_metric needs attention 'mssa' or 'mssa-tied', not {self.attention!r}")
+        if self.attention == "mssa-transposed" and (K * p != d or self.decoder_width not in (None, d)):
+            raise CrateError(f"attention 'mssa-transposed' needs K·p = d, not {K} · {p} and {d}; change head_dim")
         if self.positions == "sinusoidal" and d % (4 if vision else 2):
             raise CrateError(f"sinusoidal positions need an even split of hidden_size {d}; use a multiple of 4")
         if self.scaled_output_init and self.initializer != "normal":
@@ -473,7 +490,8 @@ class CrateConfig(PreTrainedConfig):
         """Settings of the attention operators."""
         return AttentionSpec(
             dim=self.hidden_size, heads=self.num_attention_heads, head_dim=self.subspace_dim, causal=self.causal,
-            scale=self.attention_scale, eps=self.coding_precision, order=self.neumann_order, projection_bias=self.projection_bias,
+            scale=self.attention_scale, eps=self.coding_precision, order=self.neumann_order,
+            projection_bias=self.projection_bias,
             output_bias=self.output_bias, dropout=self.dropout,
             orthonormal="per-head" if self.orthogonality == "per-head" else self.orthogonality == "parametrize",
             rotary=self.positions == "rotary", metric=self.subspace_metric,
@@ -484,7 +502,8 @@ class CrateConfig(PreTrainedConfig):
     def sparsifier_spec(self) -> SparsifierSpec:
         """Settings of the sparsifiers."""
         return SparsifierSpec(
-            dim=self.hidden_size, step_size=self.step_size, sparsity=self.sparsity, alpha=self.prox_alpha,
+            dim=self.hidden_size, step_size=self.step_size, sparsity=self.sparsity, steps=self.ista_steps,
+            alpha=self.prox_alpha,
             expansion=self.expansion, activation=self.activation, orthonormal=self.orthogonality == "parametrize",
-            dropout=self.dropout,
+            dropout=self.dropout, eps=self.coding_precision,
         )  # fmt: skip

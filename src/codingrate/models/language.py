@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from ..operators.linear import Linear
 from .base import CratePreTrainedModel, CrateTextModel
 from .cache import cached_attention_mask, cached_length
 from .config import CrateConfig
+from .layers import EncoderLayer
 from .outputs import CrateTaskOutput, can_return_tuple
 
 
@@ -111,7 +112,9 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
             raise CrateError("CrateForCausalLM needs causal=True")
         super().__init__(config)
         self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
-        if not self.crate.layers[0].attention.cache_tensors:  # statistics of all tokens are computed again at each step
+        if not cast(
+            EncoderLayer, self.crate.layers[0]
+        ).attention.cache_tensors:  # sums over tokens start anew each step
             self.generation_config.use_cache = False
         self.post_init()
 

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from .. import objective
 from ..errors import CrateError
 from ..objective.signal import orthogonality_gap
-from ..operators import ATTENTION, SPARSIFIERS, DictionarySparsifier, KeyValueCache, SubspaceAttention
+from ..operators import (
+    ATTENTION,
+    SPARSIFIERS,
+    Attention,
+    DictionarySparsifier,
+    KeyValueCache,
+    SubspaceAttention,
+    count_tokens,
+)
 from .config import CrateConfig
 
 
@@ -110,13 +118,16 @@ class EncoderLayer(Layer):
     """f^ℓ: Z^{ℓ+½} = LN(Z^ℓ) + MSSA(LN(Z^ℓ)),  Z^{ℓ+1} = ISTA(LN(Z^{ℓ+½}))   (paper 2.5, pseudocode).
 
     With `skip="residual"` the skip starts from Z^ℓ itself, as in the released code. With `step="derived"` the first
-    half is (1 − s)LN(Z^ℓ) + s MSSA(LN(Z^ℓ)), the gradient step that the paper derives. A sparsifier that declares itself residual (`mlp`, `odl`) gets a skip of the same kind. With `norm="post"`, BERT's order, the norms come
-    last: Z^{ℓ+½} = LN(Z^ℓ + MSSA(Z^ℓ)),  Z^{ℓ+1} = LN(Z^{ℓ+½} + MLP(Z^{ℓ+½})). With `drop_path` a residual branch is
-    left out for some samples in training.
+    half is (1 − s)LN(Z^ℓ) + s MSSA(LN(Z^ℓ)), the gradient step that the paper derives. A sparsifier that declares
+    itself residual (`mlp`, `odl`) gets a skip of the same kind. With `norm="post"`, BERT's order, the norms come last:
+    Z^{ℓ+½} = LN(Z^ℓ + MSSA(Z^ℓ)),  Z^{ℓ+1} = LN(Z^{ℓ+½} + MLP(Z^{ℓ+½})). With `drop_path` a residual branch is left out
+    for some samples in training. With `momentum`, for layers after the first, the layer reads Z^ℓ + μ(Z^ℓ − Z^{ℓ−1}) in
+    the place of Z^ℓ, with a learned μ that starts at 0.
     """
 
-    def __init__(self, config: CrateConfig, drop_path: float = 0.0) -> None:
+    def __init__(self, config: CrateConfig, drop_path: float = 0.0, momentum: bool = False) -> None:
         super().__init__()
+        self.momentum = nn.Parameter(torch.zeros(1)) if momentum else None
         d, eps = config.hidden_size, config.layer_norm_eps
         self.drop_path = drop_path
         self.normalized_skip = config.skip == "normalized"
@@ -126,7 +137,8 @@ class EncoderLayer(Layer):
         self.step = Step(config)
         self.sparsifier = SPARSIFIERS.create(config.sparsifier, config.sparsifier_spec)
         self.sparsifier_norm = nn.LayerNorm(d, eps=eps) if self.sparsifier.uses_norm else nn.Identity()
-        self.sparsifier_skip = self.sparsifier.residual  # kept here, because adapters wrap the sparsifier
+        # Kept here, because adapters wrap the sparsifier.
+        self.sparsifier_skip, self.counts_tokens = self.sparsifier.residual, self.sparsifier.counts_tokens
         self.objective_kind, self.objective_eps = config.objective, config.coding_precision
         self.objective_sparsity = config.sparsity
 
@@ -151,10 +163,15 @@ class EncoderLayer(Layer):
             compressed = self.attention_norm(compressed)
         x = self.sparsifier_norm(compressed) if self.norm_first else compressed
         with self.recomputing(self.sparsifier_norm, compressed, x):
-            sparse = self.sparsifier(x)
+            counts = (count_tokens(z, mask)[:, :num_queries],) if self.counts_tokens else ()
+            sparse = self.sparsifier(x, *counts)
         if self.sparsifier_skip:
             sparse = self.kept(sparse) + (x if self.normalized_skip else compressed)
         return sparse if self.norm_first else self.sparsifier_norm(sparse), compressed, attention
+
+    def extrapolated(self, z: Tensor, previous: Tensor | None) -> Tensor:
+        """Return the tokens that the layer reads, from Z^ℓ and Z^{ℓ−1} (batch, n, d): Z^ℓ + μ(Z^ℓ − Z^{ℓ−1})."""
+        return z if self.momentum is None or previous is None else z + self.momentum * (z - previous)
 
     def skip_input(self, z: Tensor) -> Tensor:
         """Return the start of the skip around attention for tokens Z^ℓ: LN(Z^ℓ) or Z^ℓ."""
@@ -211,7 +228,7 @@ class DecoderLayer(Layer):
 
     The MSSA has its own bases V and a negative sign: it expands what the encoder compressed. With `skip="residual"`
     the skip starts from Z^{ℓ+½} itself, as in the released code; there is never a skip around E. With `step="derived"`
-    the last half is (1 + s)Y − s MSSA(Y) for Y = LN(Z^{ℓ+½}), which undoes (1 − s)Z + s MSSA(Z) up to second order in s.
+    the last half is (1 + s)Y − s MSSA(Y) for Y = LN(Z^{ℓ+½}), which undoes (1 − s)Z + s MSSA(Z) to second order in s.
     """
 
     def __init__(self, config: CrateConfig) -> None:
@@ -219,10 +236,19 @@ class DecoderLayer(Layer):
         d, eps = config.hidden_size, config.layer_norm_eps
         self.normalized_skip = config.skip == "normalized"
         self.synthesis_norm = nn.LayerNorm(d, eps=eps)
-        self.synthesis = Synthesis(d)
         self.attention_norm = nn.LayerNorm(d, eps=eps)
+        self.create_operators(config)
+
+    def create_operators(self, config: CrateConfig) -> None:
+        """Create E and the attention with the bases V."""
+        self.synthesis = Synthesis(config.hidden_size)
         self.attention = ATTENTION.create(config.attention, config.attention_spec)
         self.step = Step(config)
+
+    @property
+    def dictionary(self) -> Tensor:
+        """E (d, d)."""
+        return self.synthesis.dictionary
 
     def forward(
         self, z: Tensor, mask: Tensor | None = None, return_attention: bool = False, *_: None
@@ -242,16 +268,54 @@ class DecoderLayer(Layer):
         return self.attention_norm(z)
 
 
+class TiedDecoderLayer(DecoderLayer):
+    """g^ℓ with V^ℓ = U^{L−ℓ} and E^ℓ = D^{L−ℓ} of the encoder layer that it undoes; only its LayerNorms are its own.
+
+    The attention is that of the encoder layer with all that belongs to it: the output map W and the share s of a
+    derived step. The paper's remark (3.3) suggests E^ℓ = (D^ℓ)*. But a code Z^{ℓ+1} with Z^{ℓ+½} = DZ^{ℓ+1}, as the
+    paper has it, is undone by D itself, with the index of V^ℓ: claims `adjoint-preset` and `mirrored-index` measure it.
+    """
+
+    def __init__(self, config: CrateConfig, encoder: EncoderLayer) -> None:
+        super().__init__(config)
+        self._encoder = (encoder,)  # a tuple, so that its weights are stored and counted once, in the encoder
+
+    def create_operators(self, config: CrateConfig) -> None:
+        pass
+
+    @property
+    def attention(self) -> Attention:  # type: ignore[override]
+        return self._encoder[0].attention
+
+    @property
+    def step(self) -> Step:  # type: ignore[override]
+        return self._encoder[0].step
+
+    @property
+    def dictionary(self) -> Tensor:
+        """D^{L−ℓ} (d, d)."""
+        sparsifier = self._encoder[0].sparsifier
+        if not isinstance(sparsifier, DictionarySparsifier):  # wrapped by an adapter, or quantized
+            raise CrateError("a tied decoder needs the dictionary of its encoder; merge the adapter, do not quantize")
+        return sparsifier.atoms()
+
+    def synthesis(self, z: Tensor) -> Tensor:  # type: ignore[override]
+        """Compute Y = ZDᵀ of tokens (..., d)."""
+        return F.linear(z, self.dictionary)
+
+
 def orthogonality_gaps(layer: nn.Module) -> dict[str, Tensor]:
     """Return the deviations of one layer from orthonormal bases and an orthogonal dictionary."""
     if any(hasattr(getattr(layer, name, None), "base_layer") for name in ("sparsifier", "synthesis")):
         raise CrateError("the dictionary has an adapter, whose part in it cannot be read; merge the adapter first")
-    gaps = {}
+    gaps: dict[str, Tensor] = {}
+    if isinstance(layer, TiedDecoderLayer):  # its weights are those of an encoder layer, which are counted there
+        return gaps
     if isinstance(layer.attention, SubspaceAttention):
         gaps["within"] = orthogonality_gap(layer.attention.bases)
         gaps["across"] = orthogonality_gap(layer.attention.subspaces().mT)
     if isinstance(layer, DecoderLayer):
-        gaps["dictionary"] = orthogonality_gap(layer.synthesis.dictionary)
+        gaps["dictionary"] = orthogonality_gap(layer.dictionary)
     elif isinstance(layer, EncoderLayer) and isinstance(layer.sparsifier, DictionarySparsifier):
         gaps["dictionary"] = orthogonality_gap(layer.sparsifier.atoms())
     return gaps

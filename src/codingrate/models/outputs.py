@@ -128,11 +128,13 @@ class Trace:
         """
         if self.states and not self.hidden:
             self.hidden.append(z if self.records(0) else None)
+        previous: Tensor | None = None
         for index, layer in enumerate(layers):
             whole = bool(self.states) or self.return_attention or index in self.measured or index < len(layers) - 1
             queries, cache = None if whole else num_queries, caches[index] if caches else None
-            tokens = z
-            z, compressed, attention = layer(z, mask, self.return_attention or self.eager, queries, cache)
+            tokens = layer.extrapolated(z, previous) if isinstance(layer, EncoderLayer) else z
+            previous = z
+            z, compressed, attention = layer(tokens, mask, self.return_attention or self.eager, queries, cache)
             if index in self.measured and isinstance(layer, EncoderLayer):
                 self.terms.append(layer.objective(tokens, compressed, z, mask))
             if self.states:

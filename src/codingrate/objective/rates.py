@@ -122,11 +122,15 @@ def _check_memberships(memberships: Tensor, z: Tensor) -> Tensor:
     return memberships
 
 
-def class_coding_rate(z: Tensor, memberships: Tensor, eps: float = 0.5) -> Tensor:
+def class_coding_rate(z: Tensor, memberships: Tensor, eps: float = 0.5, *, weighted: bool = False) -> Tensor:
     """Compute the rate of the tokens given their classes, z (..., n, d), memberships Π (..., K, n) → (...).
 
     R^c(Z | Π) = ½ Σ_k logdet(I + γ_k Z Π_k Z*), γ_k = d/(n_k ε²), n_k = Σ_i Π_ki
     (eq. conditional_coding_rate_original; Boolean Π there, any non-negative weights here)
+
+    With `weighted` each class counts by its share n_k/n of the tokens, ½ Σ_k (n_k/n) logdet(I + γ_k Z Π_k Z*): the rate
+    of MCR² (Yu et al. 2020), which the paper cites and prints without the weights. If the memberships of every token
+    sum to 1, this rate is at most R(Z), because logdet is concave, so that ΔR ≥ 0; the printed one may exceed it.
 
     An empty class (n_k = 0) contributes 0. The leading axes of z and Π broadcast.
     """
@@ -139,6 +143,9 @@ def class_coding_rate(z: Tensor, memberships: Tensor, eps: float = 0.5) -> Tenso
         weights = (pi / torch.where(counts > 0, counts, 1)).unsqueeze(-1)  # (..., K, n, 1)
         tokens = z.unsqueeze(-3)  # (..., 1, n, d)
 
+        def summed(rates: Tensor) -> Tensor:
+            return (rates * counts[..., 0] / n).sum(-1) if weighted else rates.sum(-1)
+
         def again() -> tuple[Tensor, Tensor]:
             if pi.requires_grad:
                 raise CrateError("tokens are too large for a gradient in the memberships; divide them")
@@ -147,9 +154,9 @@ def class_coding_rate(z: Tensor, memberships: Tensor, eps: float = 0.5) -> Tenso
 
         # The n×n side needs √Π, whose derivative is infinite at 0; it cannot be used if Π itself is learned.
         if n < d and not pi.requires_grad:
-            return half_logdet(smaller_gram(weights.sqrt() * tokens, scale), scale, again).sum(-1)
-        weighted = weights * tokens  # (..., K, n, d)
-        return half_logdet(shifted_gram(weighted.mT, tokens.expand_as(weighted), scale), scale, again).sum(-1)
+            return summed(half_logdet(smaller_gram(weights.sqrt() * tokens, scale), scale, again))
+        members = weights * tokens  # (..., K, n, d)
+        return summed(half_logdet(shifted_gram(members.mT, tokens.expand_as(members), scale), scale, again))
 
 
 def subspace_coding_rate(z: Tensor, bases: Tensor, eps: float = 0.5) -> Tensor:

@@ -1,7 +1,18 @@
 """Operators: attention that compresses tokens and sparsifiers that sparsify them, each chosen by name."""
 
 from ..objective.signal import orthogonality_gap, orthonormal_columns
-from .attention import MHSA, MSSA, TSSA, RateGradient, SubspaceAttention, TiedMSSA, attention_mask
+from .attention import (
+    MHSA,
+    MSSA,
+    TSSA,
+    NegativeMSSA,
+    RateGradient,
+    SubspaceAttention,
+    TiedMSSA,
+    TransposedMSSA,
+    attention_mask,
+    count_tokens,
+)
 from .registry import (
     ATTENTION,
     SPARSIFIERS,
@@ -17,7 +28,8 @@ from .sparsify import ISTA, MLP, DictionarySparsifier, Identity, OvercompleteDic
 
 __all__ = [
     "ATTENTION", "ISTA", "MHSA", "MLP", "MSSA", "SPARSIFIERS", "TSSA", "Attention", "AttentionSpec",
-    "DictionarySparsifier", "Identity", "KeyValueCache", "OutputProjection", "OvercompleteDictionary", "ProximalStep",
-    "RateGradient", "Registry", "SoftISTA", "Sparsifier", "SparsifierSpec", "SubspaceAttention", "TiedMSSA", "attention_mask",
+    "DictionarySparsifier", "Identity", "KeyValueCache", "NegativeMSSA", "OutputProjection", "OvercompleteDictionary",
+    "ProximalStep", "RateGradient", "Registry", "SoftISTA", "Sparsifier", "SparsifierSpec", "SubspaceAttention",
+    "TiedMSSA", "TransposedMSSA", "attention_mask", "count_tokens",
     "orthogonality_gap", "orthonormal_columns",
 ]  # fmt: skip

@@ -50,6 +50,26 @@ def attention_mask(
     return pairs | (keys == queries)
 
 
+def count_tokens(z: Tensor, mask: Tensor | None, causal: bool = False, past_length: int | Tensor = 0) -> Tensor:
+    """Count the real tokens n that each of the tokens z (batch, n, d) sees, at least 1, (batch or 1, n or 1, 1).
+
+    In the causal form token t sees those up to t, after `past_length` others. The mask is that of an attention.
+    """
+    work = torch.promote_types(z.dtype, torch.float32)  # half precision cannot count tokens
+    n = z.shape[-2]
+    if mask is not None and mask.ndim == 4:
+        visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        count = visible[:, 0].sum(-1).to(work)
+    elif mask is not None:
+        real = mask.to(work)
+        count = real.cumsum(-1)[:, -n:] if causal else real.sum(-1, keepdim=True)
+    elif causal:
+        count = (torch.arange(1, n + 1, device=z.device) + past_length).to(work)[None]
+    else:
+        count = z.new_full((1, 1), n, dtype=work)
+    return count.clamp(min=1.0)[..., None]
+
+
 def rotate(x: Tensor, start: int | Tensor = 0) -> Tensor:
     """Rotate queries or keys (…, n, p) by their positions start, start + 1, … (rotary positions, Su et al. 2021).
 
@@ -207,19 +227,8 @@ class SubspaceAttention(_MultiHead):
 
     def beta(self, z: Tensor, mask: Tensor | None, past_length: int | Tensor = 0) -> Tensor:
         """Compute β = p/(nε²), (batch or 1, n or 1, 1), of tokens that follow `past_length` others."""
-        work = torch.promote_types(z.dtype, torch.float32)  # half precision cannot count tokens
-        n = z.shape[-2]
-        if mask is not None and mask.ndim == 4:
-            visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-            count = visible[:, 0].sum(-1).to(work)
-        elif mask is not None:
-            real = mask.to(work)
-            count = real.cumsum(-1)[:, -n:] if self.spec.causal else real.sum(-1, keepdim=True)
-        elif self.spec.causal:
-            count = (torch.arange(1, n + 1, device=z.device) + past_length).to(work)[None]
-        else:
-            count = z.new_full((1, 1), n, dtype=work)
-        return (self.spec.head_dim / (count.clamp(min=1.0) * self.spec.eps**2)).to(z.dtype)[..., None]
+        count = count_tokens(z, mask, self.spec.causal, past_length)
+        return (self.spec.head_dim / (count * self.spec.eps**2)).to(z.dtype)
 
     def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         w = self.codes(z)
@@ -250,6 +259,10 @@ class TiedMSSA(SubspaceAttention):
 
     The softmax has no factor. n counts the real tokens of each sample. In the causal form token t attends to t
     tokens, so that β_t = p/(tε²) and no token depends on the length of what follows it.
+
+    This is CRATE-C of Hu et al. (arXiv 2411.17182), who ask whether the form of the network descends on R^c. They start
+    from the released code, where the factor is 1 in the place of β, and p^-½ in the softmax: ε = √(p/n) and
+    `attention_scale` p^-½ give this. So it is in the two forms below, each of which changes one thing.
     """
 
     def __init__(self, spec: AttentionSpec) -> None:
@@ -257,7 +270,44 @@ class TiedMSSA(SubspaceAttention):
         self.scale = 1.0 if spec.scale is None else spec.scale
 
     def combine_heads(self, out: Tensor, z: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
-        return F.linear(out, self.subspaces().mT) * self.beta(z, mask, past_length)[:, : out.shape[1]]
+        return F.linear(out, self.output_matrix()) * self.beta(z, mask, past_length)[:, : out.shape[1]]
+
+    def output_matrix(self) -> Tensor:
+        """Return the matrix (d, K·p) of the output map, without β."""
+        return self.subspaces().mT
+
+
+@ATTENTION.register("mssa-negative")
+class NegativeMSSA(TiedMSSA):
+    """`mssa-tied` with a negative sign, the form CRATE-N of Hu et al. (arXiv 2411.17182).
+
+    −MSSA(Z | U_[K]) = −β Σ_k SSA(Z | U_k) U_kᵀ   (z (batch, n, d))
+
+    They find that the layer Z + MSSA(Z) keeps only the second-order term of an expansion of R^c, and so climbs it.
+    """
+
+    def output_matrix(self) -> Tensor:
+        return -super().output_matrix()
+
+
+@ATTENTION.register("mssa-transposed")
+class TransposedMSSA(TiedMSSA):
+    """`mssa-tied` with [U_1 … U_K]ᵀ as the output map, the form CRATE-T of Hu et al. (arXiv 2411.17182).
+
+    β [SSA(Z | U_1) … SSA(Z | U_K)] [U_1 … U_K]   (z (batch, n, d), [U_1 … U_K] (d, d), so that K·p = d)
+
+    The code of Hyper-SET, which has CRATE-T, applies its projection z Wᵀ with W = [U_1 … U_K]ᵀ a second time: out Wᵀ.
+    """
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        if self.inner != spec.dim:
+            raise CrateError(
+                f"attention 'mssa-transposed' needs K·p = d, not {spec.heads} · {spec.head_dim} and {spec.dim}"
+            )
+
+    def output_matrix(self) -> Tensor:
+        return self.subspaces()
 
 
 @ATTENTION.register("mhsa")

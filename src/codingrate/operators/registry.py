@@ -34,7 +34,7 @@ class AttentionSpec:
     """Whether to reparametrize [U_1 … U_K] to orthonormal columns, or each U_k by itself (U_k*U_k = I, p ≤ d)."""
     rotary: bool = False  # whether queries and keys are rotated by their positions (not `tssa`, `rate-gradient`)
     order: int | None = None  # highest power of the Neumann series of `rate-gradient`; None for the exact inverse
-    metric: bool = False  # whether each subspace has a learned metric for the scores (`mssa`, `mssa-tied`)
+    metric: bool = False  # whether each subspace has a learned metric for the scores (`mssa` and its variants)
     dropout: float = 0.0  # dropout on the attention weights and on the output, as in the paper's pseudocode
 
 
@@ -45,7 +45,9 @@ class SparsifierSpec:
     dim: int  # token width d
     step_size: float = 0.1  # step η of the proximal gradient step
     sparsity: float = 0.1  # weight λ of the ℓ1 norm
-    alpha: float = 1.0  # constant α of the majorization-minimization step (`prox`)
+    steps: int = 1  # number of proximal gradient steps with the one dictionary (`ista`, `ista-soft`)
+    alpha: float | None = 1.0  # α of the majorization-minimization step (`prox`); None for d/(nε²)
+    eps: float = 0.5  # coding precision ε of α = d/(nε²), used by `prox` with alpha=None
     expansion: int = 4  # width of the hidden layer (`mlp`) or of the dictionary (`odl`), in units of d
     orthonormal: bool = False  # whether to reparametrize the dictionary D to orthonormal columns
     activation: str = "gelu"  # activation of `mlp`: `gelu`, or `gelu-tanh` for its approximation by a tanh
@@ -85,12 +87,18 @@ class Attention(nn.Module):
 
 
 class Sparsifier(nn.Module):
-    """Contract of the second half of a layer: `forward` maps tokens (..., d) to tokens (..., d), each token alike."""
+    """Contract of the second half of a layer: `forward` maps tokens (..., d) to tokens (..., d), each token alike.
+
+    An operator that `counts_tokens` takes a second argument: the number n of real tokens of each sample, which
+    broadcasts with (..., 1). Default: the length of the second to last axis.
+    """
 
     residual: bool = False
     """Whether the layer adds a skip around the operator: an MLP needs one, ISTA contains its own."""
     uses_norm: bool = True
     """Whether the operator acts on normalized tokens."""
+    counts_tokens: bool = False
+    """Whether the operator depends on the number of tokens."""
 
 
 def is_offloaded(module: nn.Module) -> bool:
@@ -114,7 +122,7 @@ class Registry(Generic[Spec, Module]):
 
         def enter(cls: type[Module]) -> type[Module]:
             self._entries[name] = cls
-            cls.name = name  # type: ignore[assignment]
+            cls.name = name  # type: ignore[attr-defined]
             return cls
 
         return enter

@@ -60,9 +60,13 @@ class DictionarySparsifier(Sparsifier):
 
 @SPARSIFIERS.register("ista")
 class ISTA(DictionarySparsifier):
-    """One step of the iterative shrinkage-thresholding algorithm for the non-negative LASSO.
+    """One step of the iterative shrinkage-thresholding algorithm for the non-negative LASSO, or several.
 
     ISTA(z | D) = ReLU(z + η(zD − zDᵀD) − ηλ)   (paper 2.4; z (..., d), D (d, d))
+
+    It is the first of the steps A_{j+1} = ReLU(A_j + η(z − A_jDᵀ)D − ηλ) from A_0 = z, which lower
+    ½‖z − ADᵀ‖² + λ‖A‖₁ over A ≥ 0 if η ≤ 1/‖D‖². The paper takes one; with `steps` > 1 the layer takes more, with
+    the same D.
 
     Before the threshold the step is affine in z: z + zN with N = η(D − DᵀD). It is computed as one product with
     M = I + N and the threshold as its bias. M costs d³ once per training step; at inference it is cached until the
@@ -77,7 +81,14 @@ class ISTA(DictionarySparsifier):
     def forward(self, z: Tensor) -> Tensor:
         # Tokens in one axis: the product of tokens in several is a view, and the gradient of a threshold that is
         # applied to a view in place takes two more passes over the tokens.
-        return self.threshold(self.step(z.reshape(-1, z.shape[-1]))).view(z.shape)
+        x = z.reshape(-1, z.shape[-1])
+        codes = self.threshold(self.step(x))
+        if self.spec.steps > 1:
+            atoms = self.atoms()
+            for _ in range(self.spec.steps - 1):
+                residual = F.linear(codes, atoms) - x
+                codes = self.threshold(codes - self.spec.step_size * (residual @ atoms) + self.shift)
+        return codes.view(z.shape)
 
     @property
     def shift(self) -> float:
@@ -173,14 +184,24 @@ class ProximalStep(DictionarySparsifier):
     """One step of proximal majorization-minimization on λ‖Z‖₁ − R(Z) (paper, end of appendix A.2).
 
     z ↦ ReLU((1 + 4/(9(1 + α))) zD − 4λ/(9α)),  D orthogonal in the derivation, no skip.
-    α = d/(nε²) in theory. Here it is a constant (`alpha`), because a value that depends on n would leak the length of
-    a causal sequence. The paper does not give the value it used.
+    α = d/(nε²), of which the paper leaves only ε open; `alpha=None` takes it from the number n of real tokens of each
+    sample. A number as `alpha` is a constant in its place, for causal models, to whose tokens n would reveal how many
+    follow.
     """
 
-    def forward(self, z: Tensor) -> Tensor:
-        alpha = self.spec.alpha
+    def __init__(self, spec: SparsifierSpec) -> None:
+        super().__init__(spec)
+        self.counts_tokens = spec.alpha is None
+
+    def forward(self, z: Tensor, count: Tensor | None = None) -> Tensor:
+        alpha: float | Tensor | None = self.spec.alpha
+        if alpha is None:
+            alpha = self.spec.dim / ((z.shape[-2] if count is None else count) * self.spec.eps**2)
         growth = 1 + 4 / (9 * (1 + alpha))
-        return F.relu(z @ (growth * self.atoms()) - 4 * self.spec.sparsity / (9 * alpha))
+        threshold = 4 * self.spec.sparsity / (9 * alpha)
+        if isinstance(growth, Tensor):
+            return F.relu((growth * (z @ self.atoms()) - threshold).to(z.dtype))
+        return F.relu(z @ (growth * self.atoms()) - threshold)
 
 
 @SPARSIFIERS.register("odl")

@@ -45,14 +45,16 @@ def attention_inputs(
     chosen = [layer_index(layer, len(modules)) for layer in layers]
     with eval_mode(model), torch.no_grad():
         z, inputs = cast(CrateModel, model.base_model).embedding(pixel_values), {}
+        previous: Tensor | None = None
         for number, module in enumerate(modules[: max(chosen) + 1]):
+            tokens, previous = module.extrapolated(z, previous), z
             if number in chosen:
                 attention = module.attention
                 if not isinstance(attention, (SubspaceAttention, MHSA)):
                     raise CrateError(f"attention {type(attention).__name__} has neither subspaces nor keys")
-                inputs[number] = (attention, module.attention_input(z))
+                inputs[number] = (attention, module.attention_input(tokens))
             if number < max(chosen):
-                z = module(z)[0]
+                z = module(tokens)[0]
         yield [inputs[number] for number in chosen]
 
 

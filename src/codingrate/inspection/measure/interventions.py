@@ -219,10 +219,11 @@ def retrace(
 ) -> ForwardTrace:
     """Return the trace of a model with an intervention, given the trace of the model itself on the same inputs.
 
-    Layers before the first changed one give the tokens that they gave, so only the others are computed.
+    Layers before the first changed one give the tokens that they gave, so only the others are computed; with momentum,
+    where a layer reads more than the tokens before it, all are.
     """
     layers, body = _layers(model), _body(model)
-    first = intervention.first_layer(len(layers)) - 1
+    first = 0 if model.config.momentum else intervention.first_layer(len(layers)) - 1
     scaled = intervention.sparsity != 1 or intervention.step_size != 1
     own: set[nn.Module] = {model, body, body.layers}  # modules that the intervention writes to
     for number, layer in enumerate(layers, 1):
@@ -273,9 +274,9 @@ def rank_heads(
         before = probabilities(passed.logits)[0]
         answer = int(before.argmax()) if target is None else target
         for number in range(depth):
-            changed = _shared_copy(original)
-            tokens = passed.tokens[number]
-            layer = _continue_from(changed, number, tokens.expand(count, *tokens.shape[1:]))[0]
+            changed, first = _shared_copy(original), 0 if model.config.momentum else number
+            tokens = passed.tokens[first]
+            layer = _continue_from(changed, first, tokens.expand(count, *tokens.shape[1:]))[number - first]
             layer.attention.head_mask = 1 - torch.eye(count, dtype=tokens.dtype, device=tokens.device)[..., None, None]
             off.append(probabilities(changed(**repeated).logits)[:, answer])
             if progress is not None:

@@ -120,7 +120,7 @@ def layer_measures(
     if not hasattr(module.attention, "bases"):
         raise CrateError(f"attention {type(module.attention).__name__} has neither subspaces nor values")
     inputs = passed.attention_input(layer)
-    start = inputs if module.normalized_skip else passed.tokens[layer]
+    start = inputs if module.normalized_skip else passed.layer_input(layer)
     tokens = (inputs, start, passed.compressed[layer], passed.tokens[layer + 1])
 
     def measured(tokens: Any, seed: int) -> dict[str, Tensor]:

@@ -52,15 +52,24 @@ class ForwardTrace:
     def attention_input(self, layer: int) -> Tensor:
         """Return the input of a layer's attention, (batch, n, d): its norm of Z^ℓ, or of Z^{ℓ+½} in a decoder."""
         index = range(len(self.layers))[layer]
-        module, z = self.layers[index], self.tokens[index]
-        if isinstance(module, DecoderLayer):
-            z = self.compressed[index]
-        elif index == self.encoder_depth and self.decoder_input is not None:
-            z = self.decoder_input
+        module = self.layers[index]
+        z = self.compressed[index] if isinstance(module, DecoderLayer) else self.layer_input(layer)
         if z is None:
             raise CrateError(f"layer {layer} was not traced; add it to `layers`")
         with torch.no_grad():
             return module.attention_input(z)
+
+    def layer_input(self, layer: int) -> Tensor:
+        """Return the tokens that a layer reads, (batch, n, d): Z^ℓ, extrapolated from Z^{ℓ−1} if it has momentum."""
+        index = range(len(self.layers))[layer]
+        module, z, previous = self.layers[index], self.tokens[index], self.tokens[max(index - 1, 0)]
+        if index == self.encoder_depth and self.decoder_input is not None:
+            z = self.decoder_input
+        extrapolates = isinstance(module, EncoderLayer) and module.momentum is not None
+        if z is None or (extrapolates and previous is None):
+            raise CrateError(f"layer {layer} was not traced; add it to `layers`")
+        with torch.no_grad():
+            return module.extrapolated(z, previous) if isinstance(module, EncoderLayer) else z
 
     def attention(self, layer: int) -> Tensor:
         """Compute the attention weights of one layer from the tokens that it read, (batch, K, n, n)."""
@@ -99,7 +108,9 @@ def trace(
         inputs = {"pixel_values" if model.config.modality == "vision" else "input_ids": inputs}
     body = model.teacher if isinstance(model, CrateForSelfDistillation) else model  # the part that reads the tokens
     modules = tuple(m for m in body.modules() if isinstance(m, (EncoderLayer, DecoderLayer)))
-    chosen = True if layers is None else layer_indices(layers, len(modules))
+    chosen: bool | list[int] = True if layers is None else layer_indices(layers, len(modules))
+    if isinstance(chosen, list) and model.config.momentum:
+        chosen = sorted({*chosen, *(max(layer - 1, 0) for layer in chosen)})  # those that a layer extrapolates from
     output = model(**inputs, output_hidden_states=chosen, return_dict=True)
     mask, last = inputs.get("attention_mask"), getattr(output, "unnormalized_state", None)
     return ForwardTrace(
@@ -207,7 +218,7 @@ def bases_of(layer: EncoderLayer | DecoderLayer) -> Tensor | None:
 def dictionary_of(layer: EncoderLayer | DecoderLayer) -> Tensor | None:
     """Return D of an encoder layer or E of a decoder layer, (d, m) with atoms as columns, or None if it has none."""
     if isinstance(layer, DecoderLayer):
-        return layer.synthesis.dictionary.detach()
+        return layer.dictionary.detach()
     if isinstance(layer.sparsifier, OvercompleteDictionary):
         return layer.sparsifier.dictionary.detach()
     return layer.sparsifier.atoms().detach() if isinstance(layer.sparsifier, DictionarySparsifier) else None
