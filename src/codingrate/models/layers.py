@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -187,7 +187,7 @@ class EncoderLayer(Layer):
         """
         kind, eps = self.objective_kind, self.objective_eps
         mask = mask if mask is not None and mask.ndim == 2 else None
-        bases, work = self.attention.bases, torch.promote_types(z.dtype, torch.float32)
+        bases, work = cast(Any, self.attention).bases, torch.promote_types(z.dtype, torch.float32)
         if kind == "sparse-rate-reduction":
             return (
                 objective.energy(sparse.to(work), bases.to(work), eps, self.objective_sparsity) / z.shape[-2]

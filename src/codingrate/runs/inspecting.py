@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from PIL import Image
 
@@ -69,7 +69,7 @@ def inspect_runs(
     own_data = task is runs[0].task and runs[0].recipe is not None
     subjects = [subject(name, run) for name, run in zip(names, runs, strict=True)]
     if options.get("controls") and subjects[0].trained:
-        options["untrained"] = subject(UNTRAINED, runs[0].without_training())
+        options["untrained"] = subject(UNTRAINED, cast(Any, runs[0]).without_training())
     data = {"name": samples.data, "split": samples.split, "samples": samples.total}
     return inspection.inspect_models(subjects, data=data, notes=notes(), progress=runs[0].progress, **options)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -186,7 +186,7 @@ def run_study(
 
 def _layers(run: Run, samples: int) -> pd.DataFrame:
     """Return the layer-wise measures of a finished run, with controls; they are kept in its folder."""
-    path = run.folder / "layers.json"
+    path = cast(Path, run.folder) / "layers.json"
     if not path.is_file():
         model = run.model()
         batches = run.task.batches(model, None, split=None, limit=samples, batch_size=64)

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -123,8 +123,9 @@ def layer_measures(
     start = inputs if module.normalized_skip else passed.layer_input(layer)
     tokens = (inputs, start, passed.compressed[layer], passed.tokens[layer + 1])
 
-    def measured(tokens: Any, seed: int) -> dict[str, Tensor]:
-        step = LayerStep(module, *tokens, eps, seed)
+    def measured(tokens: Sequence[Tensor], seed: int) -> dict[str, Tensor]:
+        inputs, start, after, sparse = tokens
+        step = LayerStep(module, inputs, start, after, sparse, eps, seed)
         functions = step.measures()
         if measure == "released":
             functions["compression"] = lambda: released_rate(step)
@@ -150,7 +151,7 @@ def released_rate(step: LayerStep) -> Tensor:
 
 def stacked_bases(passed: ForwardTrace) -> Tensor:
     """Return orthonormal bases of the subspaces of all encoder layers of a trace, (L, K, d, p)."""
-    bases = torch.stack([layer.attention.bases.detach() for layer in passed.layers[: passed.encoder_depth]])
+    bases = torch.stack([cast(Any, layer.attention).bases.detach() for layer in passed.layers[: passed.encoder_depth]])
     return objective.orthonormal_columns(bases.to(torch.promote_types(bases.dtype, torch.float32)))
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +44,7 @@ class LayerStep:
     @cached_property
     def factors(self) -> tuple[Tensor, Tensor]:
         """Orthonormal bases Q (K, d, p) and R (K, p, p) with U_k = Q_k R_k; for a black box U_k is its value matrix."""
-        bases = self.layer.attention.bases.detach()
+        bases: Tensor = cast(Any, self.layer.attention).bases.detach()
         q, r = torch.linalg.qr(bases.to(torch.promote_types(bases.dtype, torch.float32)))
         return q, r
 
@@ -115,7 +116,7 @@ class LayerStep:
         """Return the measures of the layer by name, each a function that returns (batch,)."""
         weight = getattr(self.layer.sparsifier, "spec", None)
         weight = 0.0 if weight is None else float(getattr(weight, "sparsity", 0.0))
-        measures = {
+        measures: dict[str, Callable[[], Tensor]] = {
             "compression": lambda: self.printed(self.after_codes),
             "before": lambda: self.printed(self.start_codes),
             "rate": lambda: self.objective_tokens[0],
@@ -140,14 +141,14 @@ class LayerStep:
             "blocks": self._blocks,
             "nonzero": lambda: objective.l0_fraction(self.sparse),
             "hoyer": lambda: objective.hoyer_sparsity(self.sparse).mean(-1),
-            **{
-                f"below_{tau:g}": lambda tau=tau: objective.fraction_below(self.sparse, [tau])[..., 0]
-                for tau in THRESHOLDS
-            },
+            **{f"below_{tau:g}": partial(self._share_below, tau) for tau in THRESHOLDS},
         }
         if isinstance(self.layer.sparsifier, ISTA):
             measures |= {"lasso": lambda: self.lasso(self.sparse), "lasso_alignment": lambda: self._lasso_alignment()}
         return measures
+
+    def _share_below(self, threshold: float) -> Tensor:
+        return objective.fraction_below(self.sparse, [threshold])[..., 0]
 
     def _printed_alignment(self) -> Tensor:
         """Compute the cosine (batch,) of the update with −∇R^c of raw tokens on raw bases, the gradient as printed."""
@@ -165,6 +166,11 @@ class LayerStep:
 
     # ISTA lowers f(Z) = ½‖X − ZDᵀ‖² + λ‖Z‖₁ over Z ≥ 0, from the feasible point X₊ = ReLU(X), X = LN(Z^{ℓ+½}).
 
+    @property
+    def ista(self) -> ISTA:
+        """The sparsifier, where it is ISTA."""
+        return cast(ISTA, self.layer.sparsifier)
+
     @cached_property
     def lasso_input(self) -> Tensor:
         """X, the input of ISTA (batch, n, d)."""
@@ -180,14 +186,14 @@ class LayerStep:
     def lasso(self, codes: Tensor) -> Tensor:
         """Compute f(codes)/f(X₊) (batch,): below 1 if the step lowers its objective."""
         with torch.no_grad():
-            end, start = (self.layer.sparsifier.lasso(self.lasso_input, z) for z in (codes, self.lasso_start))
+            end, start = (self.ista.lasso(self.lasso_input, z) for z in (codes, self.lasso_start))
         return end.sum((-2, -1)) / start.sum((-2, -1))
 
     def _lasso_alignment(self) -> Tensor:
         """Compute the cosine (batch,) of ISTA's step from X₊ with −∇f(X₊)."""
         x, z = self.lasso_input, self.lasso_start
-        atoms = self.layer.sparsifier.atoms().detach()
-        gradient = (F.linear(z, atoms) - x) @ atoms + self.layer.sparsifier.spec.sparsity * z.sign()
+        atoms = self.ista.atoms().detach()
+        gradient = (F.linear(z, atoms) - x) @ atoms + self.ista.spec.sparsity * z.sign()
         return cosine(self.sparse - z, -gradient)
 
     def controls(self) -> dict[str, Tensor]:
@@ -259,7 +265,7 @@ def random_subspaces(step: LayerStep) -> Tensor:
 
 def permuted_dictionary(step: LayerStep) -> Tensor:
     """Return the codes of ISTA with the atoms of D in another order, which belong to other entries of the code."""
-    sparsifier = step.layer.sparsifier
+    sparsifier = step.ista
     atoms = sparsifier.atoms().detach()
     order = torch.randperm(atoms.shape[1], generator=generator(step.seed)).to(atoms.device)
     with torch.no_grad():
@@ -269,7 +275,7 @@ def permuted_dictionary(step: LayerStep) -> Tensor:
 
 def threshold_only(step: LayerStep) -> Tensor:
     """Return X after the threshold ηλ alone, without the dictionary."""
-    spec = step.layer.sparsifier.spec
+    spec = step.ista.spec
     return F.relu(step.lasso_start - spec.step_size * spec.sparsity)
 
 

@@ -311,7 +311,9 @@ def judge_depth(
     own, error = _end_to_end(table, column, prediction)
     findings = [trend]
     for where, (change, uncertainty) in references.items():
-        verdict = prediction and prediction.judge_control([own - change], [math.hypot(error, uncertainty)])
+        verdict = (
+            None if prediction is None else prediction.judge_control([own - change], [math.hypot(error, uncertainty)])
+        )
         expected = "" if prediction is None else f"{prediction.direction} by more than {where}"
         text = f"it changes by {own:+.3g} over depth, {where} by {change:+.3g}"
         findings.append(Finding("it", text, verdict, model, expected))
