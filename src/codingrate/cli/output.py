@@ -16,7 +16,7 @@ import typer
 from typer import Argument, Option
 
 from .._distributed import first_process
-from .._progress import progress
+from .._progress import progress as progress
 
 if TYPE_CHECKING:
     from ..runs import Run
