@@ -70,8 +70,9 @@ def train(
     run, checkpoint = Run.start(output, recipe, resume=resume)
     with run.lock, preserved_random_state(), quiet_transformers():
         task = run.task
+        model = task.build_model()  # before the images are read, which may take long
         run.find_unreadable(resume=resume, progress=no_progress if quiet else progress)
-        trainer = build_trainer(run, task, task.build_model(), quiet)
+        trainer = build_trainer(run, task, model, quiet)
         if trainer.is_world_process_zero():
             run.check_data(resume=checkpoint is not None)
             run.write_recipe()
