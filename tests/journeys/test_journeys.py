@@ -109,6 +109,7 @@ def test_own_images(tmp_path):
         train, tmp_path, lambda: metrics.exists() and metrics.read_text().count("\n") > 8, signal.SIGINT
     )
     assert code == 130
+    assert "1 of 121 images cannot be read and are left out; the first is disc/broken.png" in " ".join(shown.split())
     assert "continue with: crate train --resume runs/images" in shown
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l"), "the cursor is shown again"
     assert re.search(r"loss \d\.\d", shown), "the bar shows the loss"
@@ -123,8 +124,7 @@ def test_own_images(tmp_path):
     )  # fmt: skip
     assert code == 143, shown[-3000:]
     assert "crate train --resume runs/images" in shown
-    _, err = crate("train", "--resume", "runs/images", cwd=tmp_path)
-    assert "1 images could not be read" in err or "broken.png" in err
+    crate("train", "--resume", "runs/images", cwd=tmp_path)
     history = [json.loads(line) for line in metrics.read_text().splitlines()]
     logged = [line["step"] for line in history if line["kind"] == "training"]
     assert logged == sorted(set(logged)), "no step is logged twice"

@@ -143,6 +143,7 @@ class Trace:
                 self.hidden.append(z if self.records(number, number + 1) else None)
             if attention is not None and self.return_attention:
                 self.attentions.append(attention)
+        self.measured = ()  # a decoder that runs next is not measured
         return z
 
     def records(self, *layers: int) -> bool:

@@ -32,7 +32,7 @@ from ..recipes import Recipe, build_recipe, describe_fit, fit_to_data, load_reci
 from ..recipes.files import Overrides
 from ..recipes.schema import MUST_GIVE
 from ..tasks import TASK_OF_MODEL, Task, TaskPaths, open_task
-from ..tasks.base import OpenProgress as Progress
+from ..tasks.base import OpenProgress
 from .lock import LOCK, folder_lock
 from .manifest import MANIFEST, check_manifest, find_damage
 
@@ -80,7 +80,9 @@ class RunFolder:
     before_training: bool = False
     """Whether the model has random weights in place of the trained ones; set by `Run.without_training`."""
 
-    def __init__(self, source: str | Path, *, recipe: Recipe | None = None, progress: Progress | None = None) -> None:
+    def __init__(
+        self, source: str | Path, *, recipe: Recipe | None = None, progress: OpenProgress | None = None
+    ) -> None:
         """Open a run. `recipe` is only for a run that is being created."""
         path = as_path(source, "a run")
         self.source, exists = str(source), os.path.exists  # unlike Path.exists, for names that no file can have too
@@ -153,7 +155,7 @@ class RunFolder:
         """Write recipe.yaml, which makes the folder a run."""
         save_recipe(cast(Recipe, self._recipe), self._root / "recipe.yaml")
 
-    def find_unreadable(self, *, resume: bool, progress: Progress) -> None:
+    def find_unreadable(self, *, resume: bool, progress: OpenProgress) -> None:
         """Look for images that cannot be read when a run is started. A resumed run leaves out the same ones."""
         if not resume or read_sealed(self._root / "data.json") is None:
             self.task.find_unreadable(progress)
@@ -498,9 +500,10 @@ def check_same_recipe(folder: Path, recipe: Recipe) -> None:
     old, new = _flat(started.to_dict()), _flat(recipe.to_dict())
     for key in sorted({*old, *new}):
         before, now = old.get(key), new.get(key)
-        if before == now or key in MAY_CHANGE or (key in MAY_GROW and None not in (before, now) and now > before):
+        grows = key in MAY_GROW and before is not None and now is not None
+        if before == now or key in MAY_CHANGE or (grows and cast(float, now) > cast(float, before)):
             continue
-        advice = "it can be raised, but not lowered" if key in MAY_GROW else "resume it with the same recipe"
+        advice = "it can be raised, but not lowered" if grows else "resume it with the same recipe"
         raise CrateError(
             f"{folder}: the run was started with {key}={before}, not {now}; {advice}, or use another --output"
         )

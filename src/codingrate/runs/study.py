@@ -32,7 +32,8 @@ from ..models.base import CratePreTrainedModel
 from ..models.counts import forward_flops
 from ..recipes import fitted_like
 from ..recipes.study import Study, load_study
-from .folder import Progress, no_progress
+from ..tasks.base import OpenProgress
+from .folder import no_progress
 from .interruption import TrainingStopped
 from .run import Run
 from .training import train
@@ -134,7 +135,7 @@ def run_study(
     *,
     shard: tuple[int, int] | None = None,
     jobs: int = 1,
-    progress: Progress | None = None,
+    progress: OpenProgress | None = None,
 ) -> StudyReport:
     """Train every row of a study with every seed, and return the table, which is also written to `output`.
 

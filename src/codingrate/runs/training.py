@@ -75,8 +75,9 @@ def train(
         if recipe.schedule.made_for is not None:
             run.fit_to_data()
         task = run.task
+        model = task.build_model()  # before the images are read, which may take long
         run.find_unreadable(resume=resume, progress=no_progress if quiet else progress)
-        trainer = build_trainer(run, task, task.build_model(), quiet)
+        trainer = build_trainer(run, task, model, quiet)
         if trainer.is_world_process_zero():
             run.check_data(resume=checkpoint is not None)
             run.write_recipe()
