@@ -54,7 +54,7 @@ class Case:
             if self.per_head:
                 defaults["orthonormal"] = "per-head"
             elif self.wide:
-                defaults["order"] = 2
+                defaults["order"] = 1
             return AttentionSpec(dim=self.dim, heads=HEADS, head_dim=self.head_dim, **{**defaults, **options})
         wide = {"step_size": 0.3, "sparsity": 0.2, "alpha": 0.7, "expansion": 2, "steps": 3} if self.wide else {}
         return SparsifierSpec(dim=self.dim, **{**wide, **options})
