@@ -53,8 +53,8 @@ class Case:
                 defaults |= {"rotary": True, "metric": self.name != "mhsa"}
             if self.per_head:
                 defaults["orthonormal"] = "per-head"
-            elif self.wide:
-                defaults["order"] = 2
+            elif self.wide and self.name == "rate-gradient":
+                defaults |= {"order": 2, "eps": 0.9}  # a series that diverges would have values far above 1
             return AttentionSpec(dim=self.dim, heads=HEADS, head_dim=self.head_dim, **{**defaults, **options})
         wide = {"step_size": 0.3, "sparsity": 0.2, "alpha": 0.7, "expansion": 2, "steps": 3} if self.wide else {}
         return SparsifierSpec(dim=self.dim, **{**wide, **options})
