@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from codingrate import CrateError, create_model, objective
+from codingrate import CrateError, CrateForSelfDistillation, create_model, objective
 
 FIELDS = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 16, "patch_size": 4}
 
@@ -127,4 +127,4 @@ def test_every_loss_has_the_term():
         out.loss.backward()
         model.config.objective_weight = 1.0
     with pytest.raises(CrateError, match="objective_weight"):
-        create_model("crate-dino-small-patch16", objective_weight=0.1)
+        CrateForSelfDistillation(model_of().config)

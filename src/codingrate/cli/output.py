@@ -16,11 +16,7 @@ import typer
 from typer import Argument, Option
 
 from .._distributed import first_process
-<<<<<<< HEAD
-from .._progress import progress as progress  # the verbs import it from here
-=======
 from .._progress import progress as progress
->>>>>>> h-runs
 
 if TYPE_CHECKING:
     from ..runs import Run

@@ -143,8 +143,6 @@ class CrateForSelfDistillation(CratePreTrainedModel):
         self.expect_modality(config, "vision")
         if config.objective_weight:
             raise CrateError("self-distillation has no loss of single layers; set objective_weight to 0")
-        if config.objective_weight:
-            raise CrateError("self-distillation has no loss of single layers; set objective_weight to 0")
         super().__init__(config)
         self.student = Branch(config)
         self.teacher = Branch(config)
