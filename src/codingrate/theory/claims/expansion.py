@@ -97,7 +97,7 @@ def taylor_remainder(trial: Trial) -> Finding:
     )
 
 
-@claim(section="2.4", equation="R(Z^{ℓ+½}) ≈ R(Z^{ℓ+1})", expected="fails as stated, true in another form")
+@claim(section="2.4", equation="eq:sparse, R(Z^{ℓ+½}) ≈ R(Z^{ℓ+1})", expected="fails as stated, true in another form")
 def rate_preserved(trial: Trial) -> Finding:
     """D*D ≈ I gives R(Z^{ℓ+½}) ≈ R(DZ^{ℓ+1}) ≈ R(Z^{ℓ+1}), so sparse coding preserves the expansion term.
 

@@ -211,7 +211,7 @@ def upper_bound(trial: Trial) -> Finding:
 
 @claim(
     section="2.1",
-    equation="eq:conditional_coding_rate_original",
+    equation="eq:conditional_coding_rate_original, eq:def-mcr-parts",
     expected="fails as stated, true in another form",
 )
 def class_rate_agrees(trial: Trial) -> Finding:

@@ -29,7 +29,7 @@ def strength(z: Tensor, bases: Tensor, eps: float) -> float:
     return reference.beta(z, bases, eps) * float(torch.linalg.matrix_norm(z @ bases, 2).max()) ** 2
 
 
-@claim(section="2.3", equation="eq:gd_rc_neumann")
+@claim(section="2.3", equation="eq:gd_rc_neumann, eqn:approximation-1")
 def neumann_order(trial: Trial) -> Finding:
     """∇R^c ≈ β Σ_k U_k(U_k*Z)(I − β(U_k*Z)*(U_k*Z)), the first-order Neumann series.
 
@@ -55,7 +55,7 @@ def neumann_order(trial: Trial) -> Finding:
     )
 
 
-@claim(section="2.3", equation="eq:gd_rc_neumann", expected="holds in a stated range")
+@claim(section="2.3", equation="eq:gd_rc_neumann, eqn:approximation-1", expected="holds in a stated range")
 def neumann_range(trial: Trial) -> Finding:
     """The first-order Neumann step still descends on R^c at the sizes of the network.
 
@@ -92,7 +92,11 @@ def neumann_range(trial: Trial) -> Finding:
     )
 
 
-@claim(section="A.1", equation="thm:grad_codingrate_approx", expected="holds in a stated range")
+@claim(
+    section="A.1",
+    equation="thm:grad_codingrate_approx, eq:appendix-mssa-block-variant",
+    expected="holds in a stated range",
+)
 def mssa_gradient(trial: Trial) -> Finding:
     """Z − κ∇R^c(Z | U) ≈ (1 − κβ)Z + κβ MSSA(Z | U): βZ − βMSSA approximates the gradient of R^c.
 
@@ -137,7 +141,7 @@ def membership(codes: Tensor, K: int, s: float) -> Tensor:
     return tilt / (tilt + K - 1)
 
 
-@claim(section="A.1", equation="eq:appendix-ssa-derivation")
+@claim(section="A.1", equation="eqn:approximation-2, eq:appendix-ssa-derivation")
 def softmax_membership(trial: Trial) -> Finding:
     """The softmax of the auto-correlation is a subspace membership: SSA keeps what belongs to the head's own subspace.
 

@@ -56,7 +56,7 @@ def noise_part(sizes: theorem.MixtureSizes, eta: float, generator: torch.Generat
     return float(torch.linalg.matrix_norm(theorem.residual(noisy, eta) - theorem.residual(clean, eta), 2))
 
 
-@claim(section="B.3", equation="lem:inverse-term")
+@claim(section="B.3", equation="thm:informal_rate_score, lem:inverse-term")
 def projection_theorem(trial: Trial) -> Finding:
     """‖Z⁺ − main term‖ ≤ C₅Kη(σ²β² + σ(1 + √(n/d)) + √K βσ²(1 + √(n/d)) + √(n/d)) for Z⁺ = Z − η∇R^c(Z | U).
 
@@ -317,7 +317,7 @@ def signal_shrinkage(trial: Trial) -> Finding:
     )
 
 
-@claim(section="B.3", equation="Remark on lem:inverse-term, projection")
+@claim(section="B.3", equation="eq:proj-defn-1, eq:proj-defn-2, Remark on lem:inverse-term, projection")
 def noise_reduction(trial: Trial) -> Finding:
     """Meanwhile the noise is reduced: P_k → Σ_{k′≠k} U_k′ proj(im A_k′)^⊥ U_k′* as σ → 0, and Δ − P(Δ) remains.
 
