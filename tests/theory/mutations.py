@@ -17,7 +17,7 @@ import torch
 
 from codingrate import objective
 from codingrate.objective import rates
-from codingrate.operators import DictionarySparsifier, TiedMSSA, inverse
+from codingrate.operators import MSSA, DictionarySparsifier, SubspaceAttention, TiedMSSA, inverse
 from codingrate.operators.sparsify import ISTA, ProximalStep
 from codingrate.theory import ItoDiffusion, MixtureSizes, concentration, denoising, diffusion, projection, unrolled
 from codingrate.theory.claims import operators
@@ -125,6 +125,29 @@ def noise_terms(change: Callable[[Any, Any], Any]) -> Wrapper:
     return wrap
 
 
+def uniform_weights(right):
+    def wrong(self, *args, **options):
+        update, weights = right(self, *args, **options)
+        return update, weights if weights is None else torch.full_like(weights, 1 / weights.shape[-1])
+
+    return wrong
+
+
+def large_inverses(right):
+    def wrong(w, scale):
+        kernel = torch.eye(w.shape[-2], dtype=w.dtype) + scale * w @ w.mT
+        return scale * torch.cholesky_solve(w, torch.linalg.cholesky(kernel))
+
+    return wrong
+
+
+def unit_factor(right):
+    def wrong(self, spec):
+        right(self, replace(spec, scale=1.0) if type(self) is MSSA else spec)
+
+    return wrong
+
+
 def forward_drift(right):
     def wrong(self, z, t):
         return right(self, z, t) + 2 * self._field(self.drift, z, t)
@@ -169,6 +192,7 @@ MUTATIONS = {
     "R^c = 0": Mutation(objective, "subspace_coding_rate", times(0)),
     "R^c halved": Mutation(objective, "subspace_coding_rate", times(0.5)),
     "R^c(Z | Π) = 0": Mutation(objective, "class_coding_rate", times(0)),
+    "R^c(Z | Π) doubled": Mutation(objective, "class_coding_rate", times(2)),
     "∇R = 0": Mutation(objective, "coding_rate_gradient", times(0)),
     "∇R doubled": Mutation(objective, "coding_rate_gradient", times(2)),
     "∇R^c = 0": Mutation(*GRADIENT, times(0)),
@@ -185,6 +209,11 @@ MUTATIONS = {
     # attention
     "MSSA = 0": Mutation(TiedMSSA, "forward", attention(0)),
     "MSSA with the wrong sign": Mutation(TiedMSSA, "forward", attention(-1)),
+    "MSSA with W = 0": Mutation(MSSA, "forward", attention(0)),
+    "MSSA with W of the wrong sign": Mutation(MSSA, "forward", attention(-1)),
+    "the factor p^-½ of MSSA replaced by 1": Mutation(SubspaceAttention, "__init__", unit_factor),
+    "attention weights uniform": Mutation(TiedMSSA, "forward", uniform_weights),
+    "∇R^c by n × n inverses": Mutation(rates, "_rate_gradient", large_inverses),
     "MSSA without β": Mutation(TiedMSSA, "beta", lambda right: lambda *args: torch.ones_like(right(*args))),
     "MSSA with the wrong sign in the decoder": Mutation(inverse.TiedLayers, "decode", plus_in_the_decoder),
     "Neumann step = 0": Mutation(*GRADIENT, only("neumann", lambda right, z, bases, eps, _: 0 * z)),

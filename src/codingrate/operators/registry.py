@@ -141,11 +141,11 @@ class Registry(Generic[Spec, Module]):
         self.check(name)
         return self._entries[name](spec)
 
-    def apply(self, name: str, spec: Spec, weights: Mapping[str, Tensor], z: Tensor) -> Any:
-        """Return the output of the operator registered as `name` with these weights, for tokens z."""
+    def apply(self, name: str, spec: Spec, weights: Mapping[str, Tensor], *inputs: Any) -> Any:
+        """Return the output of the operator registered as `name` with these weights, for tokens and what follows."""
         with torch.device("meta"):
             operator = self.create(name, spec)
-        return functional_call(operator, dict(weights), z)
+        return functional_call(operator, dict(weights), inputs)
 
 
 ATTENTION: Registry[AttentionSpec, Attention] = Registry("attention")

@@ -6,7 +6,7 @@ from .frame import CLAIMS, VERDICTS, Claim, Finding, Outcome, Trial, Verdict, cl
 
 MODULES = (
     "objective", "energy", "operators", "unrolled", "expansion", "denoising", "diffusion", "discretization",
-    "reversal", "projection", "lemmas", "assumptions",
+    "layers", "optima", "reversal", "projection", "lemmas", "assumptions",
 )  # fmt: skip
 for _module in MODULES:  # claims of one section are listed in this order
     import_module(f"{__name__}.{_module}")

@@ -158,7 +158,7 @@ def error_by_noise(
     return results
 
 
-@claim(section="B.2", equation="thm:opt_denoiser_multi_subspaces")
+@claim(section="B.2", equation="eq:mog-score-as-attention, thm:opt_denoiser_multi_subspaces")
 def attention_order(trial: Trial) -> Finding:
     """E[z♮ | z] ≈ Σ_k softmax(‖U_k*z‖²/2σ²)_k U_k U_k*z, asymptotically as σ → 0.
 

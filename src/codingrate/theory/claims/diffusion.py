@@ -129,7 +129,7 @@ def paths_figure(trial: Trial, stochastic: bool) -> fig.Draw:
     return fig.figure((("paths from noise (gray) to data", "", ""), plane), distances)
 
 
-@claim(section="B.1", equation="eq:general_diffusion_ode", expected="holds in a stated range")
+@claim(section="B.1", equation="eq:ve-fwd-decoder, eq:general_diffusion_ode", expected="holds in a stated range")
 def forward_marginals(trial: Trial) -> Finding:
     """The deterministic dz̄ = −½∇log q_t dt and the diffusion dz = dw, both from z(0) ~ P, agree in law at every t.
 

@@ -45,7 +45,7 @@ def steps(z: Tensor, bases: Tensor, eps: float, step: float, count: int) -> Tens
     return torch.stack(path)
 
 
-@claim(section="B.4", equation="t_{ℓ+1} = (1 + 2κ)t_ℓ")
+@claim(section="B.4", equation="eq:structured_denoising_ode_discretized, t_{ℓ+1} = (1 + 2κ)t_ℓ")
 def geometric_grid(trial: Trial) -> Finding:
     """On times t_{ℓ+1} = (1 + 2κ)t_ℓ the first-order step of the structured diffusion is Z + κ∇R^c(Z) at every ℓ.
 
@@ -76,7 +76,7 @@ def geometric_grid(trial: Trial) -> Finding:
     )
 
 
-@claim(section="B.4", equation="eq:structured_diffusion_discretized")
+@claim(section="B.4", equation="eq:structured_denoising_ode_prediscretized, eq:structured_diffusion_discretized")
 def structured_first_order(trial: Trial) -> Finding:
     """Steps of κ∇R^c on the geometric grid are a first-order discretization of the structured ODEs, both ways.
 
@@ -150,7 +150,11 @@ def compression_descends(trial: Trial) -> Finding:
     )
 
 
-@claim(section="3.3", equation="eq:structured_diffusion_discretized")
+@claim(
+    section="3.3",
+    equation="eq:compression_ode_diffusion, eq:structured-diffusion-conceptual, "
+    "eq:structured_diffusion_ode_prediscretized, eq:structured_diffusion_discretized",
+)
 def structured_round_trip(trial: Trial) -> Finding:
     """Structured diffusion undoes structured denoising; layer by layer they are approximate mutual inverses.
 
@@ -190,7 +194,7 @@ def error(trial: Trial, sigma: float, step: float, sparsity: float = 0.0, **opti
     return inversion_error(bases, n, sigma, step, sparsity, generator=generator, **options)
 
 
-@claim(section="3.3", equation="eq:def_decoder_layer")
+@claim(section="3.3", equation="eq:structured_diffusion_discretized, eq:def_decoder_layer")
 def attention_inverts(trial: Trial) -> Finding:
     """Z − MSSA(Z | U) inverts Z + MSSA(Z | U): the structured diffusion step undoes the structured denoising step.
 
@@ -244,7 +248,11 @@ def layers_invert(trial: Trial) -> Finding:
     )
 
 
-@claim(section="3.3", equation="Remark, lack of weight-tying", expected="fails as stated, true in another form")
+@claim(
+    section="3.3",
+    equation="eq:def_decoder_layer, Remark, lack of weight-tying",
+    expected="fails as stated, true in another form",
+)
 def adjoint_preset(trial: Trial) -> Finding:
     """The derivation suggests the pre-set values U^{L−ℓ} for V^ℓ and (D^ℓ)* for E^ℓ.
 
@@ -268,7 +276,7 @@ def adjoint_preset(trial: Trial) -> Finding:
 
 @claim(
     section="3.3",
-    equation="Remark, lack of weight-tying, index of E^ℓ",
+    equation="eq:def_decoder_layer, Remark, lack of weight-tying, index of E^ℓ",
     expected="fails as stated, true in another form",
 )
 def mirrored_index(trial: Trial) -> Finding:

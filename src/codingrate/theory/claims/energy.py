@@ -28,7 +28,11 @@ def draws(trial: Trial) -> list[tuple[Tensor, Tensor, float]]:
     return cases
 
 
-@claim(section="2.1", equation="eqn:sparse-rate-reduction-density", expected="fails as stated, true in another form")
+@claim(
+    section="2.1",
+    equation="rmk:energy_based_models, eqn:sparse-rate-reduction-density",
+    expected="fails as stated, true in another form",
+)
 def energy_density(trial: Trial) -> Finding:
     """p(Z | U) = Ce^{−E(Z | U)} = C e^{−λ‖Z‖₁} det(I + αZ*Z)/Π_k det(I + β(U_k*Z)*(U_k*Z)).
 
@@ -53,7 +57,7 @@ def energy_density(trial: Trial) -> Finding:
     )
 
 
-@claim(section="2.2", equation="eqn:sparse-rate-reduction-score")
+@claim(section="2.2", equation="eqn:sparse-rate-reduction-gradient, eqn:sparse-rate-reduction-score")
 def energy_score(trial: Trial) -> Finding:
     """∇[R − R^c − λ‖Z‖₁] is the score ∇log p(Z | U) of the density e^{−E}, and Z + η∇log p moves to a larger p.
 

@@ -31,7 +31,7 @@ def codes_with_spectrum(squares: Tensor, p: int, generator: torch.Generator) -> 
     return torch.linalg.qr(left)[0] * squares.sqrt() @ torch.linalg.qr(right)[0].mT
 
 
-@claim(section="B.3", equation="lem:blockwise-pinv")
+@claim(section="B.3", equation="lem:blockwise-pinv, eq:pseudoinverse-ipart-small, eq:pseudoinverse-small")
 def blockwise_inverse(trial: Trial) -> Finding:
     """‖(β⁻¹I + A_k*A_k)⁻¹ − I/(1 + β⁻¹)‖ ≤ C√(n/d)/(1 + β⁻¹), and ‖A_k(β⁻¹I + A_k*A_k)⁻¹ − A_k/(1 + β⁻¹)‖ ≤
     C′√(n/d)/(1 + β⁻¹), on the event ‖A_k*A_k − I‖ ≤ C₂√(n/d).
@@ -72,7 +72,11 @@ def blockwise_inverse(trial: Trial) -> Finding:
     )
 
 
-@claim(section="B.3", equation="lem:neumann-op-norm", expected="fails as stated, true in another form")
+@claim(
+    section="B.3",
+    equation="lem:neumann-op-norm, eq:ak-defn, eq:xik-defn",
+    expected="fails as stated, true in another form",
+)
 def neumann_norm(trial: Trial) -> Finding:
     """‖Ξ_kD_k‖⁻¹ ≤ C₁β(σ² + σ(C₂ + √(n/d))) on the good event, so that the Neumann series may be applied.
 

@@ -29,7 +29,7 @@ def strength(z: Tensor, bases: Tensor, eps: float) -> float:
     return reference.beta(z, bases, eps) * float(torch.linalg.matrix_norm(z @ bases, 2).max()) ** 2
 
 
-@claim(section="2.3", equation="eq:gd_rc_neumann")
+@claim(section="2.3", equation="eq:gd_rc_neumann, eqn:approximation-1")
 def neumann_order(trial: Trial) -> Finding:
     """∇R^c ≈ β Σ_k U_k(U_k*Z)(I − β(U_k*Z)*(U_k*Z)), the first-order Neumann series.
 
@@ -55,7 +55,7 @@ def neumann_order(trial: Trial) -> Finding:
     )
 
 
-@claim(section="2.3", equation="eq:gd_rc_neumann", expected="holds in a stated range")
+@claim(section="2.3", equation="eq:gd_rc_neumann, eqn:approximation-1", expected="holds in a stated range")
 def neumann_range(trial: Trial) -> Finding:
     """The first-order Neumann step still descends on R^c at the sizes of the network.
 
@@ -92,7 +92,11 @@ def neumann_range(trial: Trial) -> Finding:
     )
 
 
-@claim(section="A.1", equation="thm:grad_codingrate_approx", expected="holds in a stated range")
+@claim(
+    section="A.1",
+    equation="thm:grad_codingrate_approx, eq:appendix-mssa-block-variant",
+    expected="holds in a stated range",
+)
 def mssa_gradient(trial: Trial) -> Finding:
     """Z − κ∇R^c(Z | U) ≈ (1 − κβ)Z + κβ MSSA(Z | U): βZ − βMSSA approximates the gradient of R^c.
 
@@ -131,23 +135,38 @@ def mssa_gradient(trial: Trial) -> Finding:
     )
 
 
+def constant_vector(update: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the control of an update (n, d): one random vector for all tokens, of the same Frobenius norm."""
+    vector = torch.randn(1, update.shape[-1], generator=generator, dtype=update.dtype).expand_as(update)
+    return vector * (torch.linalg.norm(update) / torch.linalg.norm(vector))
+
+
 def membership(codes: Tensor, K: int, s: float) -> Tensor:
     """Return π = e^q/(e^q + K − 1) with q = s²‖w‖²/2, the probability that w comes from the head's own subspace."""
     tilt = (s**2 * codes.square().sum(-1, keepdim=True) / 2).exp()
     return tilt / (tilt + K - 1)
 
 
-@claim(section="A.1", equation="eq:appendix-ssa-derivation")
+@claim(
+    section="A.1",
+    equation="eqn:approximation-2, eq:appendix-ssa-derivation",
+    expected="holds in a stated range",
+)
 def softmax_membership(trial: Trial) -> Finding:
     """The softmax of the auto-correlation is a subspace membership: SSA keeps what belongs to the head's own subspace.
 
-    The paper gives no formula. For n → ∞ clean tokens with α ~ N(0, s²I) on K orthogonal subspaces the softmax average
-    is an exponential tilt of the mixture, SSA(w) = s²π(w)w with π = e^q/(e^q + K − 1) and q = s²‖w‖²/2. π is the
-    posterior probability that w came from the head's own subspace. The least-squares factor between SSA and s²π(w)w is
-    1 as n → ∞, for the shorter half of the tokens and for the longer half. Its error falls as 1/n (the token itself is
-    one of the n), so twice the factor at 2n minus the factor at n has no error of that order. It must be 1 within the
-    Bonferroni limit of its standard error over draws, and that limit must be below 10 %, so that a formula wrong by
-    30 % is rejected. (At s = ½ the weights e^{⟨w, w_j⟩} have moments.)
+    The paper gives no formula; this one is ours. For n → ∞ clean tokens with α ~ N(0, s²I) on K orthogonal subspaces
+    the softmax average is an exponential tilt of the mixture, SSA(w) = s²π(w)w with π = e^q/(e^q + K − 1) and q =
+    s²‖w‖²/2. π is the posterior probability that w came from the head's own subspace. The least-squares factor between
+    SSA and s²π(w)w is 1 as n → ∞, for the shorter half of the tokens and for the longer half. Its error falls as 1/n
+    (the token itself is one of the n), so twice the factor at 2n minus the factor at n has no error of that order. It
+    must be 1 within the Bonferroni limit of its standard error over draws, and that limit must be below 10 %, so that a
+    formula wrong by 30 % is rejected. (At s = ½ the weights e^{⟨w, w_j⟩} have moments.)
+
+    "Membership" is read as π > ½ for a token of the head's own subspace, which is e^q > K − 1. The claim holds if that
+    is so for the unit-norm tokens that A.1 assumes, at the sizes of CRATE-Base, where s² = 1/p and q = 1/2p. Otherwise
+    it holds in the range of norms where it is so. For tokens of norm √d with the factor p^-½, as in the network,
+    s² = d/p and q = K²/2.
 
     Mutations: MSSA = 0; membership 30 % too large; membership without the softmax, 1/K.
     """
@@ -173,12 +192,16 @@ def softmax_membership(trial: Trial) -> Finding:
     points = ob.sample_tokens(lines, count, 0.2, trial.generator()).tokens
     moved = mssa(points, lines, math.sqrt(1 / count))  # β = 1 = 1/s²: each token goes to Σ_k π_k U_kU_k*z
     ok = all(abs(f.mean - 1) <= critical(2) * f.error <= 0.1 for f in found)
+    heads, _, width, _ = BASE
+    unit = float(membership(torch.ones(1, 1, dtype=torch.float64), heads, width**-0.5))
     return Finding(
-        "SSA(w) = s²π(w)w: factor 1 for short and for long codes",
-        ", ".join(f"{f.mean:.3f} ± {f.error:.3f}" for f in found),
-        judge(ok),
-        numbers={"short": found[0].mean, "long": found[1].mean, "error": max(f.error for f in found)},
-        draw=fig.figure(fig.arrows("z → MSSA(z), tokens near two lines", lines, points[:150], moved[:150])),
+        "SSA(w) = s²π(w)w: factor 1 for short and for long codes; π > ½ at norm 1",
+        ", ".join(f"{f.mean:.3f} ± {f.error:.3f}" for f in found) + f"; π = {unit:.3f} in CRATE-Base, 1/K = 1/{heads}",
+        judge(ok and unit > 0.5, ranged=ok),
+        "norms above (2p log(K − 1))^¼ on orthogonal subspaces with many clean Gaussian tokens: 4.2 for CRATE-Base; at "
+        "norm 1 every token counts alike",
+        {"short": found[0].mean, "long": found[1].mean, "error": max(f.error for f in found), "unit": unit},
+        fig.figure(fig.arrows("z → MSSA(z), tokens near two lines", lines, points[:150], moved[:150])),
     )
 
 
@@ -237,23 +260,29 @@ def residual_layer(trial: Trial) -> Finding:
     """The layer's Z^{ℓ+½} = Z^ℓ + MSSA(Z^ℓ | U) compresses: R^c(Z^{ℓ+½} | U) < R^c(Z^ℓ | U).
 
     The derivation has (1 − κβ)Z + κβ MSSA. The layer drops the shrinkage, so tokens grow. R^c is measured twice: for
-    the layer as it is, and with tokens scaled to unit norm before and after, as LayerNorm does. The claim holds as
-    stated if R^c falls in every draw. The other form is the layer at unit norm: at every ε the mean fall over the draws
-    must exceed the Bonferroni limit of its standard error. The fall itself tends to 0 with β, and so does its error.
+    the layer as it is, and with tokens of unit norm before and after. (LayerNorm gives norm √d: network-layer.) The
+    claim holds as stated if R^c falls in every draw. At unit norm any common component of the updates lowers R^c, so
+    there are two controls of the same size: one random vector for all tokens, and the updates of other tokens. The
+    other form is the layer at unit norm and ε ≥ 0.5, which is β ≤ 1, where I − βA keeps its sign for a softmax A: there
+    the mean fall over draws, and its excess over that of each control, must exceed the Bonferroni limit of their
+    standard errors. At ε = 0.1 (β = 25) the update is three times as long as the tokens, and the controls fall further.
 
     Mutations: MSSA = 0; MSSA with the wrong sign.
     """
     generator, precisions, curves = trial.generator(), (0.1, 0.3, 0.5, 1.0, 2.0), []
-    raw, unit = [], []  # (draws, precisions)
+    raw, unit, excess = [], [], []  # (draws, precisions); the excess over each control
     for _ in range(trial.choose(12, 40)):
         bases, z = near_subspaces(generator, 4, 64, 16, 64)
         rows = []
         for eps in precisions:
-            after = z + mssa(z, bases, eps)
-            rates = [float(reference.compression(x, bases, eps)) for x in (z, after, normalize(after, dim=-1))]
-            rows.append((rates[1] / rates[0], rates[2] / rates[0]))
+            update = mssa(z, bases, eps)
+            controls = constant_vector(update, generator), update[torch.randperm(len(z), generator=generator)]
+            moved = (normalize(z + step, dim=-1) for step in (update, *controls))
+            start, grown, *rates = (float(reference.compression(x, bases, eps)) for x in (z, z + update, *moved))
+            rows.append((grown / start, *(rate / start for rate in rates)))
         raw.append([row[0] for row in rows])
         unit.append([row[1] for row in rows])
+        excess.append([[row[1] - control for control in row[2:]] for row in rows])
     for name in ("unit norm", "as it is"):
         path = [z]
         for _ in range(8):
@@ -262,16 +291,23 @@ def residual_layer(trial: Trial) -> Finding:
         rates = [float(reference.compression(x, bases, 0.5)) for x in path]
         curves.append((range(9), [rate / rates[0] for rate in rates], name))
     most, falls = max(max(row) for row in raw), [estimate([1 - row[at] for row in unit]) for at in range(5)]
-    sure = min((fall.mean / fall.error if fall.error else 0.0) for fall in falls)
-    other = sure > critical(len(falls))
+    over = [estimate([-row[at][control] for row in excess]) for at in range(2, 5) for control in (0, 1)]
+    tested = (*falls[2:], *over)
+    sure = min((fall.mean / fall.error if fall.error else 0.0) for fall in tested)
+    other = sure > critical(len(tested))
+    first = [estimate([row[0][control] for row in excess]).mean for control in (0, 1)]
     labels = ("the same layer repeated, ε = 0.5", "layers", "R^c / initial R^c")
     return Finding(
-        f"R^c falls; at unit norm by more than {critical(len(falls)):.1f} standard errors",
-        f"× {min(map(min, raw)):.3f} … {most:.3f} as it is; at unit norm falls by {falls[0].mean:.0%} (ε = 0.1) … "
-        f"{falls[-1].mean:.1e} (ε = 2), by {sure:.0f} standard errors or more",
+        f"R^c falls; at unit norm, and by more than both controls, by more than {critical(len(tested)):.1f} standard "
+        "errors",
+        f"× {min(map(min, raw)):.3f} … {most:.3f} as it is; at unit norm falls by {falls[2].mean:.1%} (ε = 0.5) … "
+        f"{falls[-1].mean:.1e} (ε = 2), and more than both controls, by {sure:.0f} standard errors or more; at ε = 0.1 "
+        f"by {falls[0].mean:.0%}, a random vector by {falls[0].mean + first[0]:.0%}, updates of other tokens by "
+        f"{falls[0].mean + first[1]:.0%}",
         judge(other and most < 1, form=other),
-        "R^c falls if tokens are scaled back to unit norm; without scaling the layer raises it",
-        {"raw_most": most, "unit_fall_least": falls[-1].mean, "standard_errors": sure},
+        "at unit norm and for β ≤ 1 R^c falls by more than with updates that know nothing of their token; without "
+        "scaling the layer raises it",
+        {"raw_most": most, "unit_fall_least": falls[-1].mean, "standard_errors": sure, "excess_random": first[0]},
         fig.figure(fig.lines(labels, *curves, scale="plot")),
     )
 
@@ -294,9 +330,10 @@ def layer_denoises(trial: Trial) -> Finding:
     As stated, the share of tokens outside their own subspaces must fall at β = 1 for every norm of the tokens; the
     paper names no norm. By softmax-membership a head favors its own tokens over tokens of other subspaces once e^q > K
     with q = ‖z‖⁴/2p, that is for norms above (2p log K)^¼ = 2.6 here. For very long tokens the softmax selects one
-    token, possibly of another subspace. So the other form is one layer at the norm (2p log K)^¼: there the mean change
-    of the share over draws must be negative by more than the Bonferroni limit of its standard error. A layer is also
-    repeated.
+    token, possibly of another subspace. The largest norm tried is 8 = √d, that of LayerNorm; the factor p^-½ of the
+    network, which the equations do not have, makes it 8/16^¼ = 4 in the softmax (network-layer). So the other form is
+    one layer at the norm (2p log K)^¼: there the mean change of the share over draws must be negative by more than the
+    Bonferroni limit of its standard error. A layer is also repeated.
 
     Mutations: MSSA = 0; MSSA with the wrong sign.
     """
@@ -323,7 +360,7 @@ def layer_denoises(trial: Trial) -> Finding:
     layers_at_3 = ("repeated layers at norm 3", "layers", axis)
     return Finding(
         f"share outside the own subspace × less than 1, at every norm or at norm {limit:.1f}",
-        f"× {mean[1]:.2f} at norm 1, × {mean[3]:.2f} at norm {limit:.1f}, × {mean[-1]:.2f} at norm {norms[-1]:g}; "
+        f"× {mean[1]:.2f} at norm 1, × {mean[3]:.2f} at norm {limit:.1f}, × {mean[-1]:.2f} at norm {norms[-1]:g} = √d; "
         f"× {repeated[-1]:.1f} after 8 equal layers",
         judge(other and len(good) == len(norms), form=other),
         f"one layer on tokens of norm (2p log K)^¼ moves them closer (here norms {min(good, default=0):g} … "

@@ -34,7 +34,7 @@ def lasso(x: Tensor, z: Tensor, dictionary: Tensor) -> Tensor:
     return LAMBDA * x.abs().sum(-1) + misfit(x, z, dictionary)
 
 
-@claim(section="2.4", equation="eq:ista-block", expected="holds in a stated range")
+@claim(section="2.4", equation="eq:sparse-nonnegative, eq:ista-block", expected="holds in a stated range")
 def ista_descends(trial: Trial) -> Finding:
     """An ISTA step lowers the non-negative LASSO λ‖X‖₁ + ½‖Z − DX‖², from X = Z ≥ 0.
 
@@ -192,7 +192,9 @@ def half_steps_descend(trial: Trial) -> Finding:
     )
 
 
-@claim(section="2.2", equation="eq:objective-sparse-rate-reduction-l1", expected="holds in a stated range")
+@claim(
+    section="2.2", equation="eq:objective-sparse-rate-reduction-l1, eq:incremental", expected="holds in a stated range"
+)
 def alternating_descends(trial: Trial) -> Finding:
     """Layers of alternating minimization optimize the sparse rate reduction R(Z) − R^c(Z | U) − λ‖Z‖₁.
 
@@ -296,7 +298,7 @@ def longest_descent(z: Tensor, bases: Tensor, eps: float, method: str) -> float:
     return grid[int(falls.cummin(0).values.sum()) - 1] if bool(falls[0]) else 0.0
 
 
-@claim(section="2.2", equation="eq:gd-mcr-parts", expected="holds in a stated range")
+@claim(section="2.2", equation="eq:gd-mcr-parts, eq:appendix-mssa-block-variant", expected="holds in a stated range")
 def approximate_steps(trial: Trial) -> Finding:
     """The step (1 − βκ)Z + βκ MSSA(Z | U) lowers R^c incrementally, like the gradient step that it approximates.
 
