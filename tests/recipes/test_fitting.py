@@ -86,6 +86,8 @@ def test_keys_that_the_user_sets_do_not_follow(tmp_path):
     fitted = fit_to_data(load_recipe(str(own)), 600)
     assert fitted.schedule.batch_size == 64
     assert fitted.schedule.epochs > 30
+    own.write_text("base: images\nschedule: {batch_size: 16, made_for: 2000}\n")
+    assert fit_to_data(load_recipe(str(own)), 100).schedule.batch_size == 8, "made for another amount"
     own.write_text("base: images\nschedule: {made_for: null}\n")
     assert fit_to_data(load_recipe(str(own)), 600) == load_recipe(str(own))
 

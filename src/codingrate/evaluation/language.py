@@ -120,7 +120,7 @@ def sampled_loss(
     sums, counts, ends = _batch_losses(model, ids, windows, device, progress)
     means = np.array(sums) / counts
     error = float(np.std(means, ddof=1) / math.sqrt(iterations)) if iterations > 1 else None
-    facts = {"tokens": sum(counts), "ends": ends, "block": block, "stride": None, "error": error}
+    facts: dict[str, Any] = {"tokens": sum(counts), "ends": ends, "block": block, "stride": None, "error": error}
     return _report(tokens, float(np.mean(means)), **facts, seconds=time.perf_counter() - start)
 
 

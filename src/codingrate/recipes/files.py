@@ -177,18 +177,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, inherited_by: tuple[Path, ...] = ()) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of a file with those it inherits, and the keys that the user's own files set."""
+    """Return the values of a file with those it inherits, and the keys that are set on top of `schedule.made_for`."""
     if path in inherited_by:
         raise CrateError(f"{path}: the recipe inherits from itself; change `base`")
     values = read_yaml(path)
     base = values.pop("base", None)
-    sections = {name: part for name, part in values.items() if isinstance(part, dict)}
-    keys = [f"{name}.{key}" for name, part in sections.items() for key in part] if path.parent != SHIPPED else []
     if base is None:
-        return values, keys
+        return values, []
     inherited, chosen = _read(recipe_path(str(base)), (*inherited_by, path))
     inherited.pop("variants", None)
-    return _merge(inherited, values), [*chosen, *keys]
+    sections = {name: part for name, part in values.items() if isinstance(part, dict)}
+    keys = [f"{name}.{key}" for name, part in sections.items() for key in part]
+    return _merge(inherited, values), [] if "schedule.made_for" in keys else [*chosen, *keys]
 
 
 def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
