@@ -60,11 +60,11 @@ def objective_optima(trial: Trial) -> Finding:
     Mutations: R = 0; R^c = 0; R^c halved.
     """
     generator, K, p = trial.generator(), 3, 4
-    d, n, steps = K * p, 2 * K * p, trial.choose(300, 1000)
+    d, n, steps = K * p, 2 * K * p, trial.choose(300, 600)
     bound = d / 2 * math.log((1 + EPS**-2) / (1 + EPS**-2 / K))
     axes = torch.eye(d, dtype=torch.float64).view(d, K, p).transpose(0, 1)
     stated, form, rows = True, True, []
-    for _ in range(trial.choose(2, 10)):
+    for _ in range(trial.choose(2, 5)):
         random = ob.random_bases(K, d, p, "incoherent", generator, torch.float64)
         z, bases = ascend(random, n, generator, steps, learned=True)
         overlap = torch.linalg.matrix_norm(torch.einsum("kdp,ldq->klpq", bases, bases), 2).triu(1)
