@@ -72,12 +72,12 @@ def test_no_help_text_loses_its_brackets(capsys):
         assert all(bracket in "".join(out.split()) for bracket in expected), call
 
 
-def test_names_with_brackets_are_printed_as_they_are(capsys, tmp_path):
+def test_names_with_brackets_are_printed_as_they_are(capsys):
     name = "[bold]a[/] :smile: [explore]"
     print_table(name, ("name", name), [(name, "1")])
     out = capsys.readouterr().out
     assert out.count("[bold]a[/]") == out.count("[explore]") == out.count(":smile:") == 3
-    assert name in crate(capsys, "evaluate", tmp_path / name)[2]
+    assert name in crate(capsys, "evaluate", name)[2]
     assert name in crate(capsys, "models", name)[2]
 
 

@@ -80,7 +80,7 @@ def test_generation_follows_the_intervention(library, entry):
 def test_curves_are_those_of_layerwise(library, entry, prompt):
     ours = library.curves(TEXT, prompt, NONE)
     expected = inspection.layerwise(entry.model, [prompt.arguments(entry)])
-    for column in ("compression", "reduction", "nonzero"):
+    for column in ("compression_normalized", "reduction_normalized", "nonzero"):
         np.testing.assert_allclose(ours[column], expected[column], rtol=1e-5)
 
 

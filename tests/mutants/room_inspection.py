@@ -77,13 +77,73 @@ MUTANTS = [
         "inspection/measure/rates.py",
         "tests/inspection/test_rates.py",
         {
-            "THRESHOLDS = (1.0, 0.5, 0.1)": "THRESHOLDS = (1.0, 0.5, 0.2)",
             '"released": 0.1}': '"released": 0.5}',
-            "codes_after() * (_norm(start) / _norm(after)).unsqueeze(-3)": "codes_after()",
             "start = inputs if module.normalized_skip else passed.layer_input(layer)": "start = inputs",
-            ".chunk(3)[2]": ".chunk(3)[1]",
             "samples.std(correction=0)": "samples.std(correction=1)",
-            "torch.nn.functional.normalize(codes, dim=-1)": "codes",
+            "torch.nn.functional.normalize(codes @ step.factors[1].to(codes.dtype), dim=-1)": (
+                "codes @ step.factors[1].to(codes.dtype)"
+            ),
+        },
+    ),
+    *mutants(
+        "inspection/measure/steps.py",
+        "tests/inspection/test_controls.py tests/inspection/test_rates.py",
+        {
+            "THRESHOLDS = (1.0, 0.5, 0.1)": "THRESHOLDS = (1.0, 0.5, 0.2)",
+            "codes / norms(z).unsqueeze(-3)": "codes",
+            "return self.after - self.start": "return self.after",
+            "objective.tangential(direction, self.start) * norms(self.start)": "direction * norms(self.start)",
+            "cosine(objective.tangential(update / scale, self.start), self.descent / scale)": (
+                "cosine(update / scale, self.descent / scale)"
+            ),
+            "size.clamp(min=torch.finfo(update.dtype).tiny))": "size.clamp(min=1e9))",
+            'own - after\n                columns[f"alignment': 'after - own\n                columns[f"alignment',
+            "- weight * objective.l1_norm(self.sparse)": "+ weight * objective.l1_norm(self.sparse)",
+            "mean = value.cumsum(-2) / count": "mean = value.cumsum(-2)",
+            "mean = value.mean(-2, keepdim=True).expand_as(value)": "mean = value",
+            "step.seed + 1000 * sample": "step.seed",
+            "step.update.roll(max(1, step.update.shape[-2] // 2), dims=-2)": "step.update",
+            "return step.start.mean(-2, keepdim=True)": "return step.start",
+            '"incoherent", generator(step.seed)': '"incoherent", None',
+            '{"dictionary": atoms[:, order]}': '{"dictionary": atoms}',
+            "step.lasso_start - spec.step_size * spec.sparsity": "step.lasso_start",
+            "own - after\n        return columns": "after - own\n        return columns",
+        },
+    ),
+    *mutants(
+        "objective/normalized.py",
+        "tests/inspection/test_controls.py tests/models/test_objective.py",
+        {
+            "mask.shape[-1] / real.sum(-1, keepdim=True)": "real.sum(-1, keepdim=True) / mask.shape[-1]",
+            "direction - (direction * unit).sum(-1, keepdim=True) * unit": "direction",
+        },
+    ),
+    *mutants(
+        "models/layers.py",
+        "tests/models/test_objective.py",
+        {
+            "ratio = (after / before": "ratio = (before / after",
+            "(ratio + (end / start).mean()) / 2": "ratio + (end / start).mean()",
+            "x, code) * real).sum((-2, -1)) for code in (x, sparse.to(work))": (
+                "x, code) * real).sum((-2, -1)) for code in (sparse.to(work), x)"
+            ),
+            "self.objective_sparsity) / z.shape[-2]": "self.objective_sparsity)",
+        },
+    ),
+    *mutants(
+        "models/outputs.py",
+        "tests/models/test_objective.py",
+        {
+            "or index in self.measured or index": "or index",
+            "torch.stack(self.terms).mean()": "torch.stack(self.terms).sum()",
+        },
+    ),
+    *mutants(
+        "models/base.py",
+        "tests/models/test_objective.py",
+        {
+            "self.training and self.config.objective_weight": "self.config.objective_weight",
+            "self.config.objective_weight * share * objective": "self.config.objective_weight * objective",
         },
     ),
     *mutants(
@@ -106,7 +166,8 @@ MUTANTS = [
             "0 < error >= abs(change)": "0 < error >= 2 * abs(change)",
             "/ np.sqrt(samples)": "/ samples",
             "np.hypot(errors[:-1], errors[1:])": "np.asarray(errors[:-1])",
-            "if self.denied and verdict is not None": "if False",
+            "beaten = [sign == wanted for sign": "beaten = [sign != -wanted for sign",
+            "2 * sum(beaten) > len(beaten)": "2 * sum(beaten) >= len(beaten)",
             "return last / first - 1,": "return last / first,",
             "float(np.linalg.norm(errors)) / max(len(errors), 1)": "float(np.mean(errors))",
         },

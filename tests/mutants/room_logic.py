@@ -36,7 +36,6 @@ MUTANTS = [
         RATES,
         {
             "mask is None or bool(mask.all())": "mask is None or bool(mask.any())",
-            "_summed_rate(objective.project(sparse, bases), eps)": "_summed_rate(codes_after(), eps)",
         },
     ),
     *mutants(
@@ -71,7 +70,11 @@ MUTANTS = [
     *mutants(
         "inspection/report/layers.py",
         "tests/inspection/test_layers.py",
-        {'(table[column] / table["before"] - 1).mean()': 'table[column].mean() / table["before"].mean() - 1'},
+        {
+            '(table["change"] / table["before_normalized"]).mean()': (
+                'table["change"].mean() / table["before_normalized"].mean()'
+            )
+        },
     ),
     *mutants(
         "inspection/segment/cuts.py",
@@ -87,8 +90,8 @@ MUTANTS = [
         "evaluation/language.py",
         LANGUAGE,
         {
-            "mean = sum(sums) / sum(counts)": (
-                "mean = sum(total / count for total, count in zip(sums, counts)) / len(sums)"
+            "_report(tokens, sum(sums) / sum(counts), end": (
+                "_report(tokens, sum(total / count for total, count in zip(sums, counts)) / len(sums), end"
             ),
             "available = [length - len(word) for word in words]": (
                 "available = [length - max(map(len, words))] * len(words)"

@@ -113,8 +113,8 @@ def test_without_a_mask_images_are_learned_by_heart(name):
     assert float(error.detach() / pixels.var()) < 0.01
 
 
-@pytest.mark.parametrize("ratio", [0, 1, 0.97])
-def test_a_mask_must_keep_some_patches_and_remove_some(ratio):
+@pytest.mark.parametrize("ratio", [1, 0.97])
+def test_a_mask_must_keep_some_patches(ratio):
     fields = {**MAE["model.config"], "image_size": 8, "mask_ratio": ratio}
     assert f"{ratio:g}" in refused("mask_ratio", create_model, "crate-mae-base", **fields)
 

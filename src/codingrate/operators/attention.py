@@ -436,7 +436,10 @@ class RateGradient(SubspaceAttention):
         rows = w[:, :, : query.shape[-2]]
         beta = self.beta(w[:, 0], mask)[:, None, : rows.shape[-2]]  # (batch or 1, 1, n or 1, 1)
         out = self._solve_causal(rows, beta) if self.spec.causal else self.solve(rows, w.mT @ w, beta)
-        return out, torch.diag_embed((beta * rows * out).sum(-1)) if return_attention else None
+        if not return_attention:
+            return out, None
+        leverage = torch.diag_embed((beta * rows * out).sum(-1))  # (batch, K, queries, queries)
+        return out, F.pad(leverage, (0, value.shape[-2] - rows.shape[-2]))
 
     def combine_heads(self, out: Tensor, z: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
         length = torch.linalg.vector_norm(z[:, : out.shape[1]], dim=-1, keepdim=True)

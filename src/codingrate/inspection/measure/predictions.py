@@ -67,8 +67,7 @@ class Prediction:
     def judge_difference(self, differences: Sequence[float], errors: Sequence[float] | None = None) -> Verdict | None:
         """Judge differences to a reference, one for each layer, with their standard errors; below is `falls`."""
         errors = [0.0] * len(differences) if errors is None else list(errors)
-        error = float(np.linalg.norm(errors)) / max(len(errors), 1)
-        return self._judge(_signs(differences, errors), _signs([float(np.mean(differences))], [error]))
+        return self._judge(_signs(differences, errors), _sign_of_mean(differences, errors))
 
     def _judge(self, signs: Sequence[int | None], whole: Sequence[int | None]) -> Verdict | None:
         wanted = 1 if self.direction == "rises" else -1
@@ -84,8 +83,7 @@ class Prediction:
         errors = [0.0] * len(differences) if errors is None else list(errors)
         wanted = 1 if self.direction == "rises" else -1
         beaten = [sign == wanted for sign in _signs(differences, errors)]
-        error = float(np.linalg.norm(errors)) / max(len(errors), 1)
-        whole = _signs([float(np.mean(differences))], [error])[0] == wanted
+        whole = _sign_of_mean(differences, errors) == [wanted]
         return Verdict.of([2 * sum(beaten) > len(beaten), whole])
 
     @property
@@ -211,6 +209,12 @@ def step_signs(values: Sequence[float], errors: Sequence[float]) -> list[int | N
     this is an upper bound where their values rise and fall together.
     """
     return _signs(np.diff(values).tolist(), np.hypot(errors[:-1], errors[1:]).tolist())
+
+
+def _sign_of_mean(differences: Sequence[float], errors: Sequence[float]) -> list[int | None]:
+    """Return the sign of the mean of independent differences, as `_signs` does."""
+    error = float(np.linalg.norm(errors)) / max(len(errors), 1)
+    return _signs([float(np.mean(differences))], [error])
 
 
 def _signs(changes: Sequence[float], errors: Sequence[float]) -> list[int | None]:

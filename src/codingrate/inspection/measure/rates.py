@@ -75,7 +75,7 @@ def layerwise(
 
     def measured(batch: Tensor | Mapping[str, Any]) -> list[dict[str, Tensor]]:
         passed = trace(model, batch, chosen)
-        options: Any = {"controls": controls, "seed": seen}
+        options: Any = {"controls": controls, "first": seen}
         values = [layer_measures(passed, layer, one, measure, **options) for one, layer in keys]
         return [{name: value.cpu() for name, value in layer.items()} for layer in values]
 
@@ -108,11 +108,12 @@ def layer_measures(
     only: Collection[str] | None = None,
     *,
     controls: bool = False,
-    seed: int = 0,
+    first: int = 0,
 ) -> dict[str, Tensor]:
     """Measure one encoder layer for each sample of a traced batch; each measure is (batch,).
 
-    `only` names the measures that are computed. Default: all. `seed` is that of the controls.
+    `only` names the measures that are computed. Default: all. `first` is the number of samples before this batch, so
+    that random controls do not depend on the size of batches.
     """
     module = passed.layers[layer]
     if not isinstance(module, EncoderLayer):
@@ -123,23 +124,20 @@ def layer_measures(
     start = inputs if module.normalized_skip else passed.layer_input(layer)
     tokens = (inputs, start, passed.compressed[layer], passed.tokens[layer + 1])
 
-    def measured(tokens: Sequence[Tensor], seed: int) -> dict[str, Tensor]:
+    def measured(tokens: Sequence[Tensor], first: int) -> dict[str, Tensor]:
         inputs, start, after, sparse = tokens
-        step = LayerStep(module, inputs, start, after, sparse, eps, seed)
+        step = LayerStep(module, inputs, start, after, sparse, eps, seed=layer, first=first)
         functions = step.measures()
         if measure == "released":
             functions["compression"] = lambda: released_rate(step)
         values = {name: compute() for name, compute in functions.items() if only is None or name in only}
         return values | step.controls() if controls else values
 
-    seed = seed * passed.encoder_depth + layer
     mask = passed.mask
     if mask is None or bool(mask.all()):
-        return measured(tokens, seed)
-    samples = [  # lengths differ: one by one
-        measured([z[None, index, real] for z in tokens], seed + index * passed.encoder_depth)
-        for index, real in enumerate(mask)
-    ]
+        return measured(tokens, first)
+    texts = ([z[None, index, real] for z in tokens] for index, real in enumerate(mask))
+    samples = [measured(text, first + index) for index, text in enumerate(texts)]  # lengths differ: one by one
     return {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
 
 
