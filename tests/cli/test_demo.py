@@ -22,7 +22,7 @@ def test_demo_trains_both_models_and_measures_every_layer(capsys, tmp_path):
     layers = result["layers"]["crate"]
     assert [row["layer"] for row in layers if row["epoch"] == 0] == list(range(1, 7))
     assert {row["epoch"] for row in layers} == {0, 1}
-    assert all(0 < row["nonzero"] < 1 and row["compression"] > 0 for row in layers)
+    assert all(0 < row["nonzero"] < 1 and row["compression_normalized"] > 0 for row in layers)
     with Image.open(result["picture"]) as picture:
         assert picture.width > 500
     left = sorted(path.name for path in (tmp_path / "demo").iterdir())
@@ -35,7 +35,7 @@ def test_demo_trains_both_models_and_measures_every_layer(capsys, tmp_path):
         assert Path(picture).stat().st_size > 10_000
     demo.show(result)
     text = capsys.readouterr().out
-    assert f"{layers[0]['compression']:.1f}" in text, "the table shows what was measured"
+    assert f"{layers[0]['compression_normalized']:.1f}" in text, "the table shows what was measured"
     measured, verdict = re.search(r"^Measured here: (.*)\.\nVerdict: (.*)\.$", text, re.M).groups()
     assert measured.count("in the first layer") == measured.count("before training") == 2, "R^c and non-zero entries"
     assert verdict in ("agrees", "agrees in part", "does not agree")
@@ -44,7 +44,7 @@ def test_demo_trains_both_models_and_measures_every_layer(capsys, tmp_path):
     assert len(shipped["samples"]) == 6
     for sample in shipped["samples"]:
         assert sample["caption"] in text
-    assert f"{shipped['layers'][0]['compression']:.1f}" in text
+    assert f"{shipped['layers'][0]['compression_normalized']:.1f}" in text
     assert shipped["report"] in text
 
 

@@ -62,7 +62,7 @@ def inspect_shipped(output: Path) -> dict[str, Any]:
         "headline": run.headline,
         "parameters": run.parameters(),
         "samples": values["summary"]["samples"],
-        "layers": report.tables[run.name][["layer", "compression", "nonzero"]].to_dict("records"),
+        "layers": report.tables[run.name][["layer", "compression_normalized", "nonzero"]].to_dict("records"),
         "findings": {name: values["panels"][name]["measured"] for name in ("compression", "sparsity")},
         "report": str(folder / "report.html"),
         "attention": str(folder / "figures" / "attention.png"),
@@ -93,17 +93,17 @@ def show(result: dict[str, Any]) -> None:
         [
             (
                 str(int(b["layer"])),
-                *(f"{row['compression']:.1f}" for row in (b, a)),
+                *(f"{row['compression_normalized']:.1f}" for row in (b, a)),
                 *(f"{row['nonzero']:.1%}" for row in (b, a)),
             )
             for b, a in zip(before, after, strict=True)
         ],
     )
     print(
-        "R^c is the cost of coding the tokens against a layer's own subspaces, measured after its attention, which is\n"
-        "built to lower it. Non-zero is the share of entries that ISTA leaves; it is built to leave few. The paper\n"
-        "predicts that both fall from layer to layer in most cases, the share except in the last layer, and by more\n"
-        "than before training."
+        "R^c is the cost of coding the tokens, scaled to length one, against a layer's own subspaces, measured after\n"
+        "its attention, which is built to lower it. Non-zero is the share of entries that ISTA leaves; it is built to\n"
+        "leave few. The paper predicts that both fall from layer to layer in most cases, the share except in the last\n"
+        "layer, and by more than before training."
     )
     findings = judge_training(pd.DataFrame(before), pd.DataFrame(after))
     verdict = Verdict.combine(finding.verdict for finding in findings)
@@ -122,7 +122,10 @@ def show_shipped(shipped: dict[str, Any]) -> None:
     print_table(
         f"The layers of {name} on its stored sample of test images",
         ("layer", "R^c", "non-zero"),
-        [(str(int(r["layer"])), f"{r['compression']:.1f}", f"{r['nonzero']:.1%}") for r in shipped["layers"]],
+        [
+            (str(int(r["layer"])), f"{r['compression_normalized']:.1f}", f"{r['nonzero']:.1%}")
+            for r in shipped["layers"]
+        ],
     )
     print(f"Compression: {shipped['findings']['compression']}")
     print(f"Sparsity: {shipped['findings']['sparsity']}")

@@ -127,7 +127,7 @@ class Layerwise(TrainerCallback):
                 table = layerwise(model, iter(batches(model)))  # not shared among processes: only this one measures
             self.metrics.write(state, kind, {"layers": table.to_dict("records")})
             if self.tensorboard.tb_writer is not None:
-                for name in ("compression", "nonzero"):
+                for name in ("compression_normalized", "reduction_normalized", "alignment", "nonzero"):
                     for layer, value in zip(table["layer"], table[name], strict=True):
                         tag = f"{kind}/{name}/layer {int(layer):02d}"
                         self.tensorboard.tb_writer.add_scalar(tag, float(value), state.global_step)

@@ -73,7 +73,8 @@ def layer_charts(progress: Progress) -> list[str]:
             for part in [table[table["step"] == step]]
             if column in part
         ]
-        charts.append(line_chart(series, title, percent=share))
+        if series:  # a run of an earlier version has other measures
+            charts.append(line_chart(series, title, percent=share))
     return charts
 
 

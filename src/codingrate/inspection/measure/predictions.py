@@ -226,14 +226,21 @@ def _signs(changes: Sequence[float], errors: Sequence[float]) -> list[int | None
     ]
 
 
+def rate_column(*tables: pd.DataFrame) -> str:
+    """Return the column of R^c to compare: that of unit tokens, or the printed one if an earlier version measured."""
+    column = "compression_normalized"
+    return column if all(column in table and table[column].notna().all() for table in tables) else "compression"
+
+
 def judge_training(before: pd.DataFrame, after: pd.DataFrame, *, white_box: bool = True) -> list[Finding]:
     """Judge R^c and the share of non-zero entries over depth, before and after training, by the paper (4.2).
 
-    Both fall with depth in a trained model, and by more than in the untrained one. A black box has no prediction.
+    Both fall with depth in a trained model, and by more than in the untrained one, which is the control. A black box
+    has no prediction.
     """
     findings = []
     for column, name, prediction in (
-        ("compression", "R^c", FALLS),
+        (rate_column(before, after), "R^c", FALLS),
         ("nonzero", "the share of non-zero entries", FALLS_BEFORE_LAST),
     ):
         findings.append(judge_trend(name, after, column, prediction if white_box else None))

@@ -25,6 +25,7 @@ from ..measure.predictions import (
     Prediction,
     judge_training,
     judge_trend,
+    rate_column,
     standard_errors,
 )
 from ..measure.rates import across_training
@@ -267,7 +268,7 @@ def draw_history(figure: Figure, table: pd.DataFrame) -> None:
 def history_plots(table: pd.DataFrame) -> dict[str, list[Curve]]:
     """Return the curves of the figure across training, by title."""
     titles = {
-        "compression": "$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$ after attention",
+        rate_column(table): "$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$ after attention",
         "nonzero": "share of non-zero entries after ISTA",
     }
     groups = list(table.groupby("epoch"))
