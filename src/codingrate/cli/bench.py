@@ -221,6 +221,7 @@ def _describe(result: dict[str, Any]) -> Iterator[Table | str]:
             "forward": "forward pass",
             "trace": "forward pass that hands out all tokens",
             "layerwise": "layer-wise measures, with their forward pass",
+            "controls": "layer-wise measures with controls",
             "features": "features of JPEG files, with their forward pass",
             "knn": f"k nearest neighbors, {train} + {test} features",
             "logistic": f"logistic regression, {train} + {test} features",
@@ -234,7 +235,8 @@ def _describe(result: dict[str, Any]) -> Iterator[Table | str]:
         yield f"{cost['model']}, batch size {cost['batch']}", labels, columns
         columns = {"forward passes": (cost["measures"], 1, "{:.2f}")}
         yield "single layer-wise measures over all layers", {key: key for key in cost["measures"]}, columns
-        yield f"Layer-wise measures with their forward pass should take at most {cost['limit']:.0f} forward passes."
+        without, controlled = cost["limits"]
+        yield f"Layer-wise measures should take at most {without:.0f} forward passes, with controls {controlled:.0f}."
     if loader := result.get("loader"):
         labels = {"loader": "loader", "training": f"training of {loader['model']}"}
         columns = {"images/s": (loader["images_per_second"], 1, "{:.0f}")}
