@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from codingrate import create_model, inspection
+from codingrate import create_model, inspection, objective
 from codingrate.inspection.measure import steps
 from codingrate.inspection.measure.steps import LayerStep
 from codingrate.inspection.report.layers import Design, layer_panels
@@ -76,16 +76,24 @@ def test_normalized_measures_equal_naive_ones(fields):
         assert float(measures["alignment"][index]) == pytest.approx(alignment, abs=1e-5)
 
 
-def test_the_printed_alignment_and_objective_are_those_of_autograd():
-    model, pixels = model_and_pixels()
+def test_the_whole_alignment_and_the_objective_are_those_of_autograd():
+    model, pixels = model_and_pixels(skip="residual")
     step = step_of(model, pixels)
-    from codingrate import objective
-
-    start, bases = step.start.clone().requires_grad_(), step.layer.attention.bases.detach()
-    (gradient,) = torch.autograd.grad(objective.subspace_coding_rate(start, bases, EPS).sum(), start)
+    bases = step.layer.attention.bases.detach()
+    unit = torch.nn.functional.normalize(step.start, dim=-1).requires_grad_()
+    (gradient,) = torch.autograd.grad(objective.normalized_compression(unit, bases, EPS).sum(), unit)
+    (raw,) = torch.autograd.grad(
+        objective.subspace_coding_rate(unit, objective.orthonormal_columns(bases), EPS).sum(), unit
+    )
     measures = {name: compute() for name, compute in step.measures().items()}
-    expected = torch.nn.functional.cosine_similarity(step.update.flatten(1), -gradient.flatten(1))
-    torch.testing.assert_close(measures["alignment_printed"], expected)
+    velocity = (step.update / step.start.norm(dim=-1, keepdim=True)).flatten(1)
+    expected = torch.nn.functional.cosine_similarity(velocity, -raw.flatten(1))
+    torch.testing.assert_close(measures["alignment_whole"], expected)
+    along = (step.update * unit).sum(-1, keepdim=True) * unit
+    turned = ((step.update - along) / step.start.norm(dim=-1, keepdim=True)).flatten(1)
+    torch.testing.assert_close(
+        measures["alignment"], torch.nn.functional.cosine_similarity(turned, -gradient.flatten(1)).detach()
+    )
     value = objective.sparse_rate_reduction(step.sparse, bases, EPS, 0.1)
     torch.testing.assert_close(measures["objective"], value)
 
@@ -158,7 +166,7 @@ def test_uniform_attention_is_the_mean_of_the_codes_that_a_token_may_see(causal)
     for t in range(w.shape[2]):
         mean = w[:, :, : t + 1].mean(2) if causal else w.mean(2)
         expected = attention.output(mean.flatten(1))
-        torch.testing.assert_close(found[:, t], expected)
+        torch.testing.assert_close(found[:, t if causal else 0], expected)
 
 
 def test_each_sample_has_its_own_random_vector_and_all_tokens_the_same():
@@ -217,8 +225,6 @@ class RandomVector(torch.nn.Module):
 
 def compressing_model():
     """A model whose attention really descends on R^c: the exact gradient of the normalized rate."""
-    from codingrate import objective
-
     model, pixels = model_and_pixels(skip="residual", sparsifier="none")
 
     class Descent(RandomVector):

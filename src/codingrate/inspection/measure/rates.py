@@ -48,7 +48,7 @@ def layerwise(
     - `rate` R(Z^{ℓ+1}), `reduction` ΔR(Z^{ℓ+1} | U^ℓ), and the `objective` ΔR − λ‖Z^{ℓ+1}‖₁.
     - `change`: the normalized R^c after attention minus that before it.
     - `alignment`: the cosine of the update of attention with the steepest descent of the normalized R^c, both without
-      their part along each token; `alignment_printed`: its cosine with −∇R^c of raw tokens and bases.
+      their part along each token, which changes its length only; `alignment_whole`: the cosine with that part.
     - `lasso`: ISTA's objective ½‖X − ZDᵀ‖² + λ‖Z‖₁ after its step, as a share of that of ReLU(X), and
       `lasso_alignment`: the cosine of the step with the descent of this objective.
     - `nonzero` ‖Z^{ℓ+1}‖₀/(dn), Hoyer's sparsity `hoyer`, `below_τ`: the share of entries |z| < τ, `token_norm` of

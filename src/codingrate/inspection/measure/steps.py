@@ -82,32 +82,75 @@ class LayerStep:
         return objective.projected_coding_rate(codes, self.eps).sum(-1)
 
     @cached_property
+    def before_normalized(self) -> Tensor:
+        """R^c (batch,) of unit tokens on orthonormal bases at the start of the skip."""
+        return self.normalized(self.start_codes, self.start)
+
+    @cached_property
+    def after_normalized(self) -> Tensor:
+        """R^c (batch,) of unit tokens on orthonormal bases after attention."""
+        return self.normalized(self.after_codes, self.after)
+
+    @cached_property
+    def reduction(self) -> Tensor:
+        """ΔR (batch,) of Z^{ℓ+1}, as printed."""
+        return self.objective_tokens[0] - self.printed(self.sparse_codes)
+
+    @cached_property
+    def rate_normalized(self) -> Tensor:
+        """R (batch,) of unit tokens of Z^{ℓ+1}."""
+        return objective.coding_rate(objective.unit_tokens(self.sparse), self.eps)
+
+    @cached_property
     def update(self) -> Tensor:
         """Change of the tokens by attention, (batch, n, d)."""
         return self.after - self.start
 
     @cached_property
-    def descent(self) -> Tensor:
-        """Steepest descent of the normalized R^c at the start, for tokens of their own length (batch, n, d)."""
-        unit = self.start_codes / norms(self.start).unsqueeze(-3)
+    def lengths(self) -> Tensor:
+        """Norm of each token at the start, (batch, n, 1)."""
+        return norms(self.start)
+
+    @cached_property
+    def descent_velocity(self) -> Tensor:
+        """−∇R^c at the unit tokens of the start on orthonormal bases, (batch, n, d)."""
         # ∇R^c on orthonormal bases from codes; R(w) has the same gradient as the rate of tokens w on the basis I.
-        gradient = objective.coding_rate_gradient(unit, self.eps)
-        direction = -torch.einsum("bknp,kdp->bnd", gradient, self.factors[0].to(gradient.dtype))
-        return objective.tangential(direction, self.start) * norms(self.start)
+        gradient = objective.coding_rate_gradient(self.start_codes / self.lengths.unsqueeze(-3), self.eps)
+        return -torch.einsum("bknp,kdp->bnd", gradient, self.factors[0].to(gradient.dtype))
 
-    def alignment(self, update: Tensor) -> Tensor:
-        """Compute the cosine (batch,) between the tangential parts of an update and of the steepest descent.
+    @cached_property
+    def tangential_velocity(self) -> Tensor:
+        """The part of −∇R^c that turns the tokens, (batch, n, d): the steepest descent over their directions."""
+        return objective.tangential(self.descent_velocity, self.start)
 
-        An update moves a unit token by its tangential part divided by the norm of the token.
+    @cached_property
+    def descent(self) -> Tensor:
+        """An update (batch, n, d) along the steepest descent, for tokens of their own length."""
+        return self.tangential_velocity * self.lengths
+
+    def alignment(self, update: Tensor, whole: bool = False) -> Tensor:
+        """Compute the cosine (batch,) of an update (batch, n or 1, d) with −∇R^c, both without their part along tokens.
+
+        An update moves a unit token by its tangential part divided by the norm of the token. `whole` keeps the parts
+        along the tokens, which change only their lengths.
         """
-        scale = norms(self.start)
-        return cosine(objective.tangential(update / scale, self.start), self.descent / scale)
+        goal = self.descent_velocity if whole else self.tangential_velocity
+        dot = (update * goal).sum(-1, keepdim=True) / self.lengths  # goal is tangential, so the update need not be
+        square = update.square().sum(-1, keepdim=True)
+        along = 0.0 if whole else ((update * self.start).sum(-1, keepdim=True) / self.lengths).square()
+        length = ((square - along).clamp(min=0) / self.lengths.square()).sum((-2, -1)).sqrt()
+        size = length * matrix_norm(goal)[..., 0, 0]
+        return dot.sum((-2, -1)) / size.clamp(min=torch.finfo(size.dtype).tiny)
 
-    def after_update(self, update: Tensor) -> Tensor:
-        """Compute the normalized R^c (batch,) after an update (batch, n or 1, d) scaled to the size of the layer's."""
-        size = matrix_norm(update.expand_as(self.start))
-        update = update * (matrix_norm(self.update) / size.clamp(min=torch.finfo(update.dtype).tiny))
-        return self.normalized(self.start_codes + self.codes(update), self.start + update)
+    def after_update(self, update: Tensor, codes: Tensor | None = None) -> Tensor:
+        """Compute the normalized R^c (batch,) after an update (batch, n or 1, d) scaled to the size of the layer's.
+
+        `codes` are those of the update, if they are known.
+        """
+        size = matrix_norm(update) * (self.start.shape[-2] / update.shape[-2]) ** 0.5
+        factor = matrix_norm(self.update) / size.clamp(min=torch.finfo(update.dtype).tiny)
+        codes = self.codes(update) if codes is None else codes
+        return self.normalized(self.start_codes + factor.unsqueeze(-3) * codes, self.start + factor * update)
 
     @cached_property
     def objective_tokens(self) -> tuple[Tensor, Tensor]:
@@ -122,23 +165,16 @@ class LayerStep:
             "compression": lambda: self.printed(self.after_codes),
             "before": lambda: self.printed(self.start_codes),
             "rate": lambda: self.objective_tokens[0],
-            "reduction": lambda: self.objective_tokens[0] - self.printed(self.sparse_codes),
-            "objective": lambda: (
-                self.objective_tokens[0] - self.printed(self.sparse_codes) - weight * objective.l1_norm(self.sparse)
-            ),
-            "compression_normalized": lambda: self.normalized(self.after_codes, self.after),
-            "before_normalized": lambda: self.normalized(self.start_codes, self.start),
-            "rate_normalized": lambda: objective.coding_rate(objective.unit_tokens(self.sparse), self.eps),
-            "reduction_normalized": lambda: (
-                objective.coding_rate(objective.unit_tokens(self.sparse), self.eps)
-                - self.normalized(self.sparse_codes, self.sparse)
-            ),
-            "change": lambda: (
-                self.normalized(self.after_codes, self.after) - self.normalized(self.start_codes, self.start)
-            ),
+            "reduction": lambda: self.reduction,
+            "objective": lambda: self.reduction - weight * objective.l1_norm(self.sparse),
+            "compression_normalized": lambda: self.after_normalized,
+            "before_normalized": lambda: self.before_normalized,
+            "rate_normalized": lambda: self.rate_normalized,
+            "reduction_normalized": lambda: self.rate_normalized - self.normalized(self.sparse_codes, self.sparse),
+            "change": lambda: self.after_normalized - self.before_normalized,
             "token_norm": lambda: norms(self.after)[..., 0].mean(-1),
             "alignment": lambda: self.alignment(self.update),
-            "alignment_printed": self._printed_alignment,
+            "alignment_whole": lambda: self.alignment(self.update, whole=True),
             "effective_rank": lambda: self.objective_tokens[1],
             "blocks": self._blocks,
             "nonzero": lambda: objective.l0_fraction(self.sparse),
@@ -146,18 +182,11 @@ class LayerStep:
             **{f"below_{tau:g}": partial(self._share_below, tau) for tau in THRESHOLDS},
         }
         if isinstance(self.layer.sparsifier, ISTA):
-            measures |= {"lasso": lambda: self.lasso(self.sparse), "lasso_alignment": lambda: self._lasso_alignment()}
+            measures["lasso"] = lambda: self.lasso(self.sparse)
         return measures
 
     def _share_below(self, threshold: float) -> Tensor:
         return objective.fraction_below(self.sparse, [threshold])[..., 0]
-
-    def _printed_alignment(self) -> Tensor:
-        """Compute the cosine (batch,) of the update with −∇R^c of raw tokens on raw bases, the gradient as printed."""
-        raw = self.start_codes @ self.factors[1].to(self.start_codes.dtype)
-        gradient = objective.coding_rate_gradient(raw, self.eps)
-        bases = self.factors[0] @ self.factors[1]
-        return cosine(self.update, -torch.einsum("bknp,kdp->bnd", gradient, bases.to(gradient.dtype)))
 
     def _blocks(self) -> Tensor:
         """Compute Σ_k R of the k-th of K blocks of d/K coordinates; NaN if K does not divide d."""
@@ -185,11 +214,16 @@ class LayerStep:
         """The feasible point from which ISTA starts, ReLU(X); for two-sided thresholds X."""
         return F.relu(self.lasso_input) if type(self.layer.sparsifier) is ISTA else self.lasso_input
 
+    @cached_property
+    def lasso_first(self) -> Tensor:
+        """f(X₊), (batch,)."""
+        with torch.no_grad():
+            return self.ista.lasso(self.lasso_input, self.lasso_start).sum((-2, -1))
+
     def lasso(self, codes: Tensor) -> Tensor:
         """Compute f(codes)/f(X₊) (batch,): below 1 if the step lowers its objective."""
         with torch.no_grad():
-            end, start = (self.ista.lasso(self.lasso_input, z) for z in (codes, self.lasso_start))
-        return end.sum((-2, -1)) / start.sum((-2, -1))
+            return self.ista.lasso(self.lasso_input, codes).sum((-2, -1)) / self.lasso_first
 
     def _lasso_alignment(self) -> Tensor:
         """Compute the cosine (batch,) of ISTA's step from X₊ with −∇f(X₊)."""
@@ -200,21 +234,21 @@ class LayerStep:
 
     def controls(self) -> dict[str, Tensor]:
         """Return what each control gives in the place of the layer's own step, by column, each (batch,)."""
-        updates = {name: control(self) for name, control in CONTROLS.items()}
-        own, columns = self.normalized(self.after_codes, self.after), {}
-        for name, update in updates.items():
+        columns = {}
+        for name, control in CONTROLS.items():
+            update = control(self)
             if update is not None:
-                columns[f"compression_{name}"] = after = self.after_update(update)
-                columns[f"gap_{name}"] = own - after
-                columns[f"alignment_{name}"] = self.alignment(update.expand_as(self.start))
+                rolled = permuted(self.after_codes - self.start_codes) if control is permuted_updates else None
+                columns[f"compression_{name}"] = after = self.after_update(update, rolled)
+                columns[f"gap_{name}"] = self.after_normalized - after
+                columns[f"alignment_{name}"] = self.alignment(update)
         columns["compression_steepest"] = self.after_update(self.descent)
         other = random_subspaces(self)
-        for name, z in (("before", self.start), ("compression", self.after), ("reduction", self.sparse)):
-            unit = objective.unit_tokens(z)
-            rate = self.rate(objective.project(unit, other))
-            columns[f"{name}_subspaces"] = objective.coding_rate(unit, self.eps) - rate if name == "reduction" else rate
+        for name, z in (("compression", self.after), ("reduction", self.sparse)):
+            rate = self.rate(objective.project(objective.unit_tokens(z), other))
+            columns[f"{name}_subspaces"] = self.rate_normalized - rate if name == "reduction" else rate
         if isinstance(self.layer.sparsifier, ISTA):
-            own = self.lasso(self.sparse)
+            own, columns["lasso_alignment"] = self.lasso(self.sparse), self._lasso_alignment()
             for name, code in LASSO_CONTROLS.items():
                 columns[f"lasso_{name}"] = after = self.lasso(code(self))
                 columns[f"lasso_gap_{name}"] = own - after
@@ -232,8 +266,8 @@ def uniform_attention(step: LayerStep) -> Tensor | None:
             count = torch.arange(1, value.shape[-2] + 1, device=value.device, dtype=value.dtype)[:, None]
             mean = value.cumsum(-2) / count
         else:
-            mean = value.mean(-2, keepdim=True).expand_as(value)
-        return attention.combine_heads(attention.join(mean), step.inputs, None, 0)
+            mean = value.mean(-2, keepdim=True)  # one update for all tokens
+        return attention.combine_heads(attention.join(mean), step.inputs[:, : mean.shape[-2]], None, 0)
 
 
 def random_vector(step: LayerStep) -> Tensor:
@@ -246,7 +280,12 @@ def random_vector(step: LayerStep) -> Tensor:
 
 def permuted_updates(step: LayerStep) -> Tensor:
     """Return the layer's own updates, each given to another token."""
-    return step.update.roll(max(1, step.update.shape[-2] // 2), dims=-2)
+    return permuted(step.update)
+
+
+def permuted(z: Tensor) -> Tensor:
+    """Move every row of the tokens (..., n, d) to another place."""
+    return z.roll(max(1, z.shape[-2] // 2), dims=-2)
 
 
 def mean_token(step: LayerStep) -> Tensor:

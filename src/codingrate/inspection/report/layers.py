@@ -164,7 +164,7 @@ def layer_panels(
             "change",
             *(f"gap_{name}" for name in CONTROL_NAMES),
             *(f"alignment_{name}" for name in CONTROL_NAMES),
-            "alignment_printed",
+            "alignment_whole",
             "before",
         ),
         panel(
