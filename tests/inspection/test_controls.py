@@ -293,3 +293,22 @@ def test_several_precisions_in_one_pass():
     assert table["eps"].tolist() == [0.1] * 3 + [0.5] * 3
     alone = inspection.layerwise(model, [pixels], 0.1)
     assert table.iloc[:3].equals(alone)
+
+
+def test_columns_of_controls_are_those_of_their_updates():
+    model, pixels = model_and_pixels(skip="residual")
+    step = step_of(model, pixels)
+    columns, again = step.controls(), step_of(model, pixels).controls()
+    updates = {
+        "uniform": steps.uniform_attention(step).expand_as(step.start),
+        "random": steps.random_vector(step),
+        "permuted": steps.permuted_updates(step),
+        "mean": step.start.mean(1, keepdim=True).expand_as(step.start),
+    }
+    for name, update in updates.items():
+        torch.testing.assert_close(columns[f"compression_{name}"], step.after_update(update))
+        torch.testing.assert_close(columns[f"gap_{name}"], step.after_normalized - step.after_update(update))
+        torch.testing.assert_close(columns[f"alignment_{name}"], step.alignment(update))
+    for name, values in columns.items():
+        assert torch.equal(values, again[name]), "controls that are drawn at random are drawn again"
+    assert not torch.allclose(columns["lasso_permuted"], step.lasso(step.sparse))
