@@ -128,3 +128,10 @@ def test_every_loss_has_the_term():
         model.config.objective_weight = 1.0
     with pytest.raises(CrateError, match="objective_weight"):
         CrateForSelfDistillation(model_of().config)
+
+
+def test_a_part_of_an_optimizer_step_adds_its_part_of_the_term():
+    model = model_of()
+    pixels, labels = images_of(model)
+    whole, half = model(pixels, labels=labels), model(pixels, labels=labels, num_items_in_batch=6)
+    torch.testing.assert_close(half.loss, whole.loss / 2)
