@@ -6,6 +6,7 @@ Controls come from gradio's own list of components, so that a new one is moved a
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import TimeoutError
 
 from tests.browser.test_report_escaping import browser  # noqa: F401  (a fixture)
 from tests.explorer.conftest import TEXT
@@ -18,6 +19,8 @@ ABSENT = {
     "cx-compare-prompt", "cx-compare-samples", "cx-compare-upload", "cx-compare-left", "cx-compare-right",
 }  # fmt: skip
 """Controls of the tab that compares models which are there for images only, or for texts only."""
+QUIET, TRIES = 400, 12
+"""Polls of 50 ms without a request after which nothing more is expected, and attempts to open a dropdown."""
 LISTENED = {"input", "change", "click", "select", "submit", "upload", "blur"}
 """Events that a user causes."""
 
@@ -34,7 +37,7 @@ class Hand:
     """Moves the controls of an open page, and collects what goes wrong."""
 
     def __init__(self, page, server) -> None:
-        self.page, self.server, self.problems, self.streams = page, server, [], 0
+        self.page, self.server, self.problems, self.streams, self.events = page, server, [], 0, 0
         page.on("console", lambda message: self.note(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: self.note(str(error)))
         page.on("request", lambda sent: self.stream(sent, 1))
@@ -54,16 +57,18 @@ class Hand:
         """Count the events whose results are under way."""
         if "/queue/join" in sent.url or "/queue/data" in sent.url or "/run/" in sent.url:
             self.streams += change
+            self.events += 1
 
     def settle(self, name: str) -> None:
         """Wait for the results, and see whether the page or the server complains."""
         self.page.wait_for_timeout(100)
-        for _ in range(PATIENCE // 50):
-            if self.streams == 0:
-                break
+        quiet, before = 0, self.events
+        while self.streams and quiet < QUIET:
             self.page.wait_for_timeout(50)
-        else:
-            raise AssertionError(f"{name}: no answer")
+            quiet, before = (quiet + 1, before) if self.events == before else (0, self.events)
+        self.streams = 0  # the end of a stream that the page itself closes is not always reported
+        status = self.page.evaluate("fetch('config').then(answer => answer.status)")
+        assert status == 200, f"{name}: the server does not answer"
         toasts = self.page.locator(".toast-body")
         self.problems += [f"{name}: {toasts.nth(one).inner_text()}" for one in range(toasts.count())]
         assert self.problems == [], name
@@ -79,6 +84,19 @@ class Hand:
         if part["props"].get("interactive") is False or part["type"] in ("timer", "state", "tabs"):
             return False
         return part["type"] in kinds or not LISTENED.isdisjoint(self.heard[part["id"]])
+
+    def choose(self, place, index: int) -> None:
+        """Choose an option of a dropdown; its list closes if a result of an earlier event arrives meanwhile."""
+        for _ in range(TRIES):
+            place.locator("input").click()
+            options = self.page.locator("[role=option]:visible")
+            try:
+                options.first.wait_for(timeout=5000)
+                options.nth(index % options.count()).click(timeout=5000)
+                return
+            except TimeoutError:
+                self.page.keyboard.press("Escape")
+        raise AssertionError("the dropdown opens no list")
 
     def move(self, part) -> bool:
         """Move a control once; return whether it was there to be moved."""
@@ -96,9 +114,7 @@ class Hand:
                 self.settle(name)
         elif part["type"] == "dropdown":
             for index in (-1, 0):
-                place.locator("input").click()
-                options = self.page.get_by_role("option")
-                options.nth(index % options.count()).click()
+                self.choose(place, index)
                 self.settle(name)
         elif part["type"] == "radio":
             choices = place.locator("label")
