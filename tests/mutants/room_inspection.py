@@ -102,7 +102,7 @@ MUTANTS = [
             "- weight * objective.l1_norm(self.sparse)": "+ weight * objective.l1_norm(self.sparse)",
             "mean = value.cumsum(-2) / count": "mean = value.cumsum(-2)",
             "mean = value.mean(-2, keepdim=True)": "mean = value[:, :, :1]",
-            "step.seed + 1000 * sample": "step.seed",
+            "torch.randn(1, 1, step.start": "torch.randn(len(step.start), 1, step.start",
             "z.roll(max(1, z.shape[-2] // 2), dims=-2)": "z",
             "return step.start.mean(-2, keepdim=True)": "return step.start",
             '"incoherent", generator(step.seed)': '"incoherent", None',

@@ -468,6 +468,8 @@ class RateGradient(SubspaceAttention):
         each part of the tokens again.
         """
         size = max(1, LARGEST_SUMS // (w.shape[0] * w.shape[1] * w.shape[-1] ** 2))
+        if torch.compiler.is_exporting():  # the parts would fix the size of the batch
+            size = w.shape[2]
         total = w.new_zeros(*w.shape[:2], 1, w.shape[-1], w.shape[-1])
 
         def part(w: Tensor, beta: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:

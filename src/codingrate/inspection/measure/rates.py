@@ -71,22 +71,18 @@ def layerwise(
     precisions = [PRECISION[measure]] if eps is None else [eps] if isinstance(eps, (int, float)) else list(eps)
     chosen = sorted(layer_indices(layers, model.config.num_hidden_layers))
     keys = [(one, layer) for one in precisions for layer in chosen]
-    seen = 0
 
     def measured(batch: Tensor | Mapping[str, Any]) -> list[dict[str, Tensor]]:
         passed = trace(model, batch, chosen)
-        options: Any = {"controls": controls, "first": seen}
-        values = [layer_measures(passed, layer, one, measure, **options) for one, layer in keys]
+        values = [layer_measures(passed, layer, one, measure, controls=controls) for one, layer in keys]
         return [{name: value.cpu() for name, value in layer.items()} for layer in values]
 
     values: list[list[dict[str, Tensor]]] = []  # by batch, then by ε and layer
     with eval_mode(model):
         for layers_of_batch in map_batches(measured, batches) if keys else ():
             values.append(layers_of_batch)
-            count = len(next(iter(layers_of_batch[0].values())))
-            seen += count
             if progress is not None:
-                progress(count)
+                progress(len(next(iter(layers_of_batch[0].values()))))
     if not values:
         raise CrateError("layerwise got no batches or no layers; give at least one of each")
     rows = []
@@ -108,12 +104,11 @@ def layer_measures(
     only: Collection[str] | None = None,
     *,
     controls: bool = False,
-    first: int = 0,
 ) -> dict[str, Tensor]:
     """Measure one encoder layer for each sample of a traced batch; each measure is (batch,).
 
-    `only` names the measures that are computed. Default: all. `first` is the number of samples before this batch, so
-    that random controls do not depend on the size of batches.
+    `only` names the measures that are computed. Default: all. Random controls are drawn by layer, so that they depend
+    neither on batches nor on processes.
     """
     module = passed.layers[layer]
     if not isinstance(module, EncoderLayer):
@@ -124,9 +119,9 @@ def layer_measures(
     start = inputs if module.normalized_skip else passed.layer_input(layer)
     tokens = (inputs, start, passed.compressed[layer], passed.tokens[layer + 1])
 
-    def measured(tokens: Sequence[Tensor], first: int) -> dict[str, Tensor]:
+    def measured(tokens: Sequence[Tensor]) -> dict[str, Tensor]:
         inputs, start, after, sparse = tokens
-        step = LayerStep(module, inputs, start, after, sparse, eps, seed=layer, first=first)
+        step = LayerStep(module, inputs, start, after, sparse, eps, seed=layer)
         functions = step.measures()
         if measure == "released":
             functions["compression"] = lambda: released_rate(step)
@@ -135,9 +130,9 @@ def layer_measures(
 
     mask = passed.mask
     if mask is None or bool(mask.all()):
-        return measured(tokens, first)
+        return measured(tokens)
     texts = ([z[None, index, real] for z in tokens] for index, real in enumerate(mask))
-    samples = [measured(text, first + index) for index, text in enumerate(texts)]  # lengths differ: one by one
+    samples = [measured(text) for text in texts]  # lengths differ: one by one
     return {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
 
 

@@ -40,8 +40,6 @@ class LayerStep:
     eps: float = 0.5
     seed: int = 0
     """Seed of the controls that are drawn at random."""
-    first: int = 0
-    """Number of samples before these, whose controls were drawn already."""
 
     @cached_property
     def factors(self) -> tuple[Tensor, Tensor]:
@@ -271,11 +269,9 @@ def uniform_attention(step: LayerStep) -> Tensor | None:
 
 
 def random_vector(step: LayerStep) -> Tensor:
-    """Return one random direction for all tokens of a sample, (batch, 1, d)."""
-    samples = range(step.first, step.first + len(step.start))
-    width = step.start.shape[-1]
-    drawn = [torch.randn(1, width, generator=generator(step.seed + 1000 * sample)) for sample in samples]
-    return torch.stack(drawn).to(step.start)  # a sample's vector does not depend on its batch
+    """Return one random direction for all tokens, (batch, 1, d)."""
+    vector = torch.randn(1, 1, step.start.shape[-1], generator=generator(step.seed))
+    return vector.to(step.start).expand(len(step.start), 1, -1)  # the same in every batch and process
 
 
 def permuted_updates(step: LayerStep) -> Tensor:
