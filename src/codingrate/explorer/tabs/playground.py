@@ -21,7 +21,7 @@ GRADIENT = (
     "ones. With the size kept, the tokens gather on fewer and fewer directions: R falls as well, in the end faster "
     "than Rᶜ, and ΔR falls. To see it, choose 90°, the exact gradient, and no ISTA."
 )
-"""What the exact gradient of R^c alone does to ΔR."""
+"""Effect on ΔR of the exact gradient of R^c alone."""
 
 
 def scene(result: Play, layer: int) -> Any:

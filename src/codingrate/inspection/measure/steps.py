@@ -1,4 +1,4 @@
-"""What one layer did to its tokens, measured against the objective, and the controls that a measurement has to beat.
+"""Measure one layer's steps against the objective, beside the controls that each measurement has to beat.
 
 All rates come from the codes of tokens on orthonormal bases Q_k of the layer's subspaces, U_k = Q_k R_k. The codes of
 raw tokens on raw bases are those times R_k (p, p), and those of unit tokens are those divided by the norms of the
