@@ -202,6 +202,23 @@ def test_shards_train_each_run_once_and_together_give_the_table(small, tmp_path)
     assert (tmp_path / "shards" / "study.json").is_file()
 
 
+def test_a_study_measures_the_layers_of_its_models(tmp_path):
+    file, folder = tmp_path / "layers.yaml", tmp_path / "runs"
+    rows = "rows: {mssa: [], wide: [model.config.hidden_size=120]}\nseeds: [0]\nmeasure_layers: 20\n"
+    file.write_text(GRID[: GRID.index("rows:")].replace("epochs=1,", "epochs=0.2,") + rows)
+    report = run_study(file, folder)
+    for _, line in report.runs.iterrows():
+        layers = report.layers[report.layers["row"] == line["row"]]
+        assert set(layers["samples"]) == {20}
+        assert list(layers["layer"]) == list(range(1, 7))
+        assert line["alignment"] == layers["alignment"].min()
+        gaps = layers[["gap_uniform", "gap_random", "gap_permuted", "gap_mean"]]
+        assert line["beaten"] == (gaps < 0).to_numpy().mean()
+        assert line["reduction"] == layers["reduction_normalized"].iloc[-1]
+    pd.testing.assert_frame_equal(pd.read_csv(folder / "layers.csv"), report.layers)
+    assert (folder / "frontier.png").read_bytes()[:4] == b"\x89PNG"
+
+
 def test_impossible_shards_are_refused(small, tmp_path):
     for shard in ((0, 2), (3, 2), (1, 5)):
         refused("give I/N with I from 1 to N, and N up to 4", run_study, small, tmp_path / "out", shard=shard)

@@ -97,16 +97,22 @@ class StudyReport(Report):
         return f"{table}\n`{self.command}`, codingrate {self.version}, seeds {seeds}.\n"
 
     def save(self, folder: str | Path) -> Path:
-        """Write table.md, table.csv, runs.csv, study.json and figure.png to a folder; return the folder."""
+        """Write table.md, table.csv, runs.csv, study.json and figure.png to a folder; return the folder.
+
+        A study that measures layers also has layers.csv and frontier.png.
+        """
         folder = Path(folder)
         write_text(folder / "table.md", f"{self.what}\n\n{self.markdown()}")
         write_text(folder / "table.csv", self.table.to_csv(index=False))
         write_text(folder / "runs.csv", self.runs.to_csv(index=False))
+        figures = {"figure": self._figure}
         if self.layers is not None:
             write_text(folder / "layers.csv", self.layers.to_csv(index=False))
+            figures["frontier"] = self._frontier
         write_json(folder / "study.json", self.to_dict())
-        with atomic_write(folder / "figure.png") as draft:
-            self._figure().savefig(draft, format="png", dpi=144)
+        for name, draw in figures.items():
+            with atomic_write(folder / f"{name}.png") as draft:
+                draw().savefig(draft, format="png", dpi=144)
         return folder
 
     def _figure(self) -> Any:
@@ -122,6 +128,24 @@ class StudyReport(Report):
         axes.set_yticks(range(len(table)), [plot_label(row) for row in places])
         axes.invert_yaxis()
         axes.set_xlabel(f"{self.metric}: mean and standard deviation over seeds")
+        return figure
+
+    def _frontier(self) -> Any:
+        """Draw the metric of each row against the alignment of its attention, with standard deviations over seeds."""
+        from matplotlib.figure import Figure
+
+        table = self.table
+        figure = Figure(figsize=(8, 5), layout="constrained")
+        axes = figure.add_subplot()
+        errors = table[["alignment_std", f"{self.metric}_std"]].fillna(0).to_numpy().T
+        axes.errorbar(table["alignment"], table[self.metric], errors[1], errors[0], "o", color="#0072b2", capsize=2)
+        for _, line in table.iterrows():
+            place = (line["alignment"], line[self.metric])
+            axes.annotate(plot_label(line["row"]), place, xytext=(5, 4), textcoords="offset points", fontsize="small")
+        axes.axvline(0, color="gray", linewidth=0.5)
+        axes.margins(x=0.2)
+        axes.set_xlabel("alignment of attention's update with the descent of R^c, smallest over layers")
+        axes.set_ylabel(self.metric)
         return figure
 
     def _repr_html_(self) -> str:
