@@ -8,6 +8,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before any test imports huggingf
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
+# Sizes are tiny, and threads of several workers would only get in each other's way: BLAS, and processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # Some virtual machines announce AMX but do not allow it, and a bfloat16 product then ends the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 
@@ -47,7 +51,7 @@ def _frozen_modules(_frozen):
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
-    """Use one thread: sizes are tiny, and threads of several workers would only get in each other's way."""
+    """Use one thread in PyTorch too, which may have been imported before."""
     import torch  # here and not above, because the process that starts the workers needs no torch
 
     torch.set_num_threads(1)

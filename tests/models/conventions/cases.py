@@ -24,14 +24,14 @@ CONTROLS = {"vit": "image-classification", "gpt2": "causal-lm"}  # model of tran
 def cases(*families: str, attention: tuple[str, ...] = ATTENTION, controls: bool = True, costly: bool = False) -> Any:
     """Parametrize a test by family and attention, and by the controls of these families.
 
-    Of a `costly` test only a cover runs quickly: every family with the first attention, every other attention with a
-    family of images and one of texts, and the controls. The other pairs are slow tests.
+    Of a `costly` test only a cover runs quickly: every family with the first attention, every other attention with one
+    family of images or of texts in turn, and the controls. The other pairs are slow tests.
     """
     both = [next((name for name in families if name in kind), None) for kind in (VISION, TEXT)]
     pairs = []
     for family in families:
-        for name in attention:
-            quick = not costly or name == attention[0] or family in both
+        for index, name in enumerate(attention):
+            quick = not costly or index == 0 or family == both[index % 2]
             pairs.append(pytest.param(family, name, id=f"{family}-{name}", marks=() if quick else pytest.mark.slow))
     for name, family in CONTROLS.items():
         if controls and family in families:
