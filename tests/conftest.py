@@ -8,7 +8,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before any test imports huggingf
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
-# Sizes are tiny, and threads of several workers would only get in each other's way: BLAS, and processes that tests start.
+# Sizes are tiny, and threads of several workers would get in each other's way: BLAS, and processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 

@@ -69,7 +69,8 @@ RESULTS = {  # pages with measured results, and the sections that hold their tab
     "results.md": [
         "Summary", "1. Accuracy beside a black box", "2. Accuracy and size", "3. Which form of the two blocks",
         "4. The settings of ISTA", "5. Compression over layers", "6. Sparsity over layers", "7. Attention compresses",
-        "8. Learning without labels", "9. Language", "10. Segmentation", "The shipped classifier", "Step size", "Digits",
+        "8. Learning without labels", "9. Language", "10. Segmentation", "The shipped classifier", "Step size",
+        "Digits",
     ],
     "self-supervised.md": ["CIFAR-10", "Digits"],
 }  # fmt: skip
