@@ -169,6 +169,22 @@ def test_uniform_attention_is_the_mean_of_the_codes_that_a_token_may_see(causal)
         torch.testing.assert_close(found[:, t if causal else 0], expected)
 
 
+class Rounding(torch.nn.Linear):
+    """A projection that rounds its input, as quantized ones do: the mean of its outputs is not that of its input."""
+
+    def forward(self, z):
+        return super().forward((z * 2).round() / 2)
+
+
+def test_uniform_attention_behind_a_wrapped_projection_is_the_mean_of_what_it_returns():
+    model, pixels = model_and_pixels()
+    step = step_of(model, pixels)
+    attention = step.layer.attention
+    attention.project.__class__ = Rounding
+    expected = attention.output(attention.codes(step.inputs).mean(2).flatten(1))
+    torch.testing.assert_close(steps.uniform_attention(step)[:, 0], expected)
+
+
 def test_all_tokens_of_a_layer_have_one_random_vector():
     model, pixels = model_and_pixels()
     vector, other = (steps.random_vector(step_of(model, batch)) for batch in (pixels, pixels[:1]))

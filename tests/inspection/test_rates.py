@@ -114,6 +114,27 @@ def test_chosen_layers_are_those_of_the_whole_table():
     refused("layer index 3 is out of range", inspection.trace, model, pixels, [3])
 
 
+@pytest.mark.parametrize("skip", ["normalized", "residual"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_measures_in_float32_are_those_in_float64(causal, skip):
+    """With padding, with 12 and 40 tokens for d = 24, and with tokens that almost lie on a line."""
+    torch.manual_seed(0)
+    name = "crate-gpt-base" if causal else "crate-bert-medium"
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "max_position_embeddings": 40}
+    model = create_model(name, **sizes, vocab_size=50, skip=skip).eval()
+    with torch.no_grad():
+        model.base_model.layers[0].sparsifier_norm.bias.fill_(30)  # their mean is far larger than their differences
+    batches = []
+    for n in (12, 40):
+        mask = torch.ones(2, n, dtype=torch.long)
+        mask[0, n // 2 :] = 0
+        batches.append({"input_ids": torch.randint(5, 50, (2, n)), "attention_mask": mask})
+    single = inspection.layerwise(model, batches, controls=True)
+    double = inspection.layerwise(model.double(), batches, controls=True)
+    for column in single.filter(regex="(?<!_std)$"):  # a deviation is a small difference of values
+        assert single[column].tolist() == pytest.approx(double[column].tolist(), rel=1e-4, abs=2e-5), column
+
+
 def test_padding_does_not_count():
     model = create_model("crate-bert-medium", hidden_size=24, num_hidden_layers=2, num_attention_heads=3, vocab_size=50)
     model = model.double().eval()

@@ -1,9 +1,12 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from codingrate import objective as ob
+from codingrate.objective.normalized import normalized_rate
+from codingrate.objective.sparsity import smaller_product
 from tests.refusals import refused
 
 from . import oracles
@@ -179,6 +182,23 @@ def test_rate_and_rank_are_those_of_the_two_functions(case):
         tolerance = 1e-9 if tokens.dtype == torch.float64 else 1e-5
         torch.testing.assert_close(rate, ob.coding_rate(tokens, 0.3), rtol=tolerance, atol=1e-12)
         assert torch.equal(rank, ob.effective_rank(tokens))
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-1, 1e-2, 1e-3, 1e-4])
+def test_rate_and_rank_in_float32_keep_four_digits_for_any_spread_of_singular_values(spread):
+    rng = torch.Generator().manual_seed(1)
+    left, right = (torch.linalg.qr(torch.randn(3, m, 23, generator=rng, dtype=torch.float64))[0] for m in (23, 61))
+    sizes = torch.logspace(0, np.log10(spread), 23, dtype=torch.float64)
+    for sigma in (sizes, torch.where(torch.arange(23) == 0, 1.0, spread)):  # spread evenly, and one above all others
+        z = (left * sigma * 17) @ right.mT
+        for tokens in (z.float(), z.float().mT, z.float() * 1e-18, z.float() * 1e18):
+            for single, double in zip(ob.rate_and_rank(tokens), ob.rate_and_rank(tokens.double()), strict=True):
+                torch.testing.assert_close(single.double(), double, rtol=1e-4, atol=0)
+        torch.testing.assert_close(
+            normalized_rate(z.float(), 0.5, smaller_product(z.float())),
+            ob.coding_rate(ob.unit_tokens(z), 0.5).float(),
+            rtol=1e-4, atol=0,
+        )  # fmt: skip
 
 
 def test_rate_and_rank_of_zero_and_bad_samples_leave_the_others_alone():

@@ -41,6 +41,9 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     Each module is restored by itself, because a frozen body may be in eval mode within a model in training.
     """
     modes = [(module, module.training) for module in model.modules()]
+    if not any(mode for _, mode in modes):
+        yield  # modules keep what they cache in eval mode
+        return
     model.eval()
     try:
         yield

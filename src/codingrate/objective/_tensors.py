@@ -169,12 +169,17 @@ def unit_scaled(z: Tensor) -> tuple[Tensor, Tensor]:
     return z.double() / size, size[..., 0, 0].log()
 
 
+def all_finite(z: Tensor) -> bool:
+    """Return whether all entries are finite; a sum shows it in a tenth of the time, unless it overflows by itself."""
+    return bool(z.sum().isfinite()) or bool(z.isfinite().all())
+
+
 def check_overflow(result: Tensor, *inputs: Tensor) -> Tensor:
     """Return a result; raise an error if it is not finite although the inputs are.
 
     Samples with NaN or inf lie on leading axes; any such input makes the whole result exempt.
     """
-    if not bool(result.isfinite().all()) and all(bool(z.isfinite().all()) for z in inputs):
+    if not all_finite(result) and all(map(all_finite, inputs)):
         raise CrateError(f"tokens are too large: the result overflows {result.dtype}; divide them, or use float64")
     return result
 

@@ -12,8 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .rates import rate_reduction, subspace_coding_rate, subspace_coding_rate_gradient
+from ._tensors import half_logdet, unit_scaled
+from .rates import coding_rate, rate_reduction, rate_scale, subspace_coding_rate, subspace_coding_rate_gradient
 from .signal import orthonormal_columns
+
+SMALLEST_SQUARE = 1e-30
+"""Squared norm up to which a token counts as zero where only its Gram matrix is read."""
 
 
 def unit_tokens(z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -27,6 +31,17 @@ def unit_tokens(z: Tensor, mask: Tensor | None = None) -> Tensor:
         return unit
     real = mask.to(unit.dtype)
     return unit * (real * (mask.shape[-1] / real.sum(-1, keepdim=True).clamp(min=1)).sqrt())[..., None]
+
+
+def normalized_rate(z: Tensor, eps: float = 0.5, gram: Tensor | None = None) -> Tensor:
+    """Compute R(Z) of unit tokens, z (..., n, d) → (...); `gram` is `smaller_product(z)`, if it is known."""
+    n, d = z.shape[-2:]
+    if gram is None or n >= d or not bool((gram.diagonal(dim1=-2, dim2=-1) > SMALLEST_SQUARE).all()):
+        return coding_rate(unit_tokens(z), eps)
+    alpha, length = rate_scale(n, d, eps), gram.diagonal(dim1=-2, dim2=-1).sqrt()
+    cosines = gram / length.unsqueeze(-1) / length.unsqueeze(-2)
+    identity = torch.eye(n, dtype=gram.dtype, device=gram.device)
+    return half_logdet(identity + alpha * cosines, alpha, lambda: unit_scaled(unit_tokens(z)))
 
 
 def normalized_compression(z: Tensor, bases: Tensor, eps: float = 0.5, mask: Tensor | None = None) -> Tensor:

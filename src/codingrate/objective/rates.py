@@ -20,11 +20,12 @@ from numbers import Real
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, cholesky_solve
+from torch import Tensor, cholesky_inverse
 
 from codingrate.errors import CrateError, unknown_name
 
 from ._tensors import (
+    all_finite,
     check_bases,
     check_overflow,
     check_tokens,
@@ -78,6 +79,16 @@ def projected_coding_rate(w: Tensor, eps: float = 0.5) -> Tensor:
         return half_logdet(smaller_gram(w, beta), beta, lambda: unit_scaled(w))
 
 
+def projected_rate_and_gradient(w: Tensor, eps: float = 0.5) -> tuple[Tensor, Tensor]:
+    """Compute R(w) and ∇R(w) = β w (I + β w*w)⁻¹ of projected tokens (..., n, p) → (...), (..., n, p) from one Gram."""
+    w = check_tokens(w, "w")
+    beta = rate_scale(w.shape[-2], w.shape[-1], eps)
+    with full_precision(w):
+        gram = smaller_gram(w, beta)
+        rate = half_logdet(gram, beta, lambda: unit_scaled(w))
+        return rate, check_overflow(_rate_gradient(w, beta, gram), w)
+
+
 def coding_rate(z: Tensor, eps: float = 0.5) -> Tensor:
     """Compute the lossy coding rate of all tokens under one Gaussian, z (..., n, d) → (...).
 
@@ -89,13 +100,14 @@ def coding_rate(z: Tensor, eps: float = 0.5) -> Tensor:
 
 
 @torch.no_grad()
-def rate_and_rank(z: Tensor, eps: float = 0.5) -> tuple[Tensor, Tensor]:
+def rate_and_rank(z: Tensor, eps: float = 0.5, gram: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Compute R(Z) and the effective rank of z (..., n, d) → (...), (...) from one set of singular values σ.
 
     R(Z) = ½ Σ_i log(1 + ασ_i²), α = d/(nε²). This is cheaper than `coding_rate` and `effective_rank` in turn, which
-    need a Gram matrix each. The sum is taken in float64, and there is no gradient.
+    need a Gram matrix each. The sum is taken in float64, and there is no gradient. `gram` is `smaller_product(z)`, if
+    it is known.
     """
-    sigma, size = unit_singular_values(z)
+    sigma, size = unit_singular_values(z, gram)
     scale = rate_scale(z.shape[-2], z.shape[-1], eps)
     rate = F.softplus(2 * (sigma * size[..., None]).log() + math.log(scale)).sum(-1) / 2
     dtype = check_tokens(z).dtype
@@ -213,15 +225,14 @@ def _solve(rows: Tensor, factor: Tensor) -> Tensor:
 
     For n = p the factor is that of the p×p side, as in `smaller_gram`.
     """
-    if rows.shape[-2] < rows.shape[-1]:
-        return cholesky_solve(rows, factor)
-    return cholesky_solve(rows.mT, factor).mT
+    inverse = cholesky_inverse(factor)  # a product is faster than a solve with many columns
+    return inverse @ rows if rows.shape[-2] < rows.shape[-1] else rows @ inverse
 
 
-def _rate_gradient(w: Tensor, scale: float) -> Tensor:
-    """Compute ∇ ½ logdet(I + c wwᵀ) = c (I + c wwᵀ)⁻¹ w = c w (I + c wᵀw)⁻¹ for w (..., n, p)."""
-    gradient = scale * _solve(w, cholesky(smaller_gram(w, scale)))
-    if bool(gradient.isfinite().all()):
+def _rate_gradient(w: Tensor, scale: float, gram: Tensor) -> Tensor:
+    """Compute ∇ ½ logdet(I + c wwᵀ) = c (I + c wwᵀ)⁻¹ w = c w (I + c wᵀw)⁻¹, w (..., n, p), from its smaller Gram."""
+    gradient = scale * _solve(w, cholesky(gram))
+    if all_finite(gradient):
         return gradient
     spectral = spectral_gradient(scale, *unit_scaled(w)).to(w.dtype)  # the Gram matrix overflows, or w is not finite
     return spectral if bool((spectral.isfinite() & ~gradient.isfinite()).any()) else gradient
@@ -230,8 +241,9 @@ def _rate_gradient(w: Tensor, scale: float) -> Tensor:
 def coding_rate_gradient(z: Tensor, eps: float = 0.5) -> Tensor:
     """Compute ∇R(Z) = α Z (I + α Z*Z)⁻¹, α = d/(nε²); z (..., n, d) → (..., n, d)."""
     z = check_tokens(z)
+    alpha = rate_scale(z.shape[-2], z.shape[-1], eps)
     with full_precision(z):
-        return check_overflow(_rate_gradient(z, rate_scale(z.shape[-2], z.shape[-1], eps)), z)
+        return check_overflow(_rate_gradient(z, alpha, smaller_gram(z, alpha)), z)
 
 
 def subspace_coding_rate_gradient(
@@ -259,7 +271,7 @@ def subspace_coding_rate_gradient(
         w = project(z, bases)  # (..., K, n, p)
         bases = bases.to(w.dtype)
         if method == "exact":
-            codes = _rate_gradient(w, beta)
+            codes = _rate_gradient(w, beta, smaller_gram(w, beta))
         elif method == "neumann":
             codes = beta * (w - beta * (w @ (w.mT @ w)))
         else:

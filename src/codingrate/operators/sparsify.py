@@ -49,9 +49,16 @@ class DictionarySparsifier(Sparsifier):
         """Return D, with orthonormal columns if the spec asks for them."""
         return orthonormal_columns(self.dictionary) if self.spec.orthonormal else self.dictionary
 
-    def lasso(self, x: Tensor, codes: Tensor) -> Tensor:
-        """Compute ½‖x − Dz‖² + λ‖z‖₁ of codes z for tokens x, both (..., d) → (..., 1): what the step lowers (2.4)."""
-        residual = x - F.linear(codes, self.atoms().to(codes.dtype))
+    def reconstruction_error(self, x: Tensor, codes: Tensor) -> Tensor:
+        """Compute x − Dz of codes z for tokens x, both (..., d)."""
+        return x - F.linear(codes, self.atoms().to(codes.dtype))
+
+    def lasso(self, x: Tensor, codes: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Compute ½‖x − Dz‖² + λ‖z‖₁ of codes z for tokens x, both (..., d) → (..., 1): what the step lowers (2.4).
+
+        `residual` is x − Dz, if it is known.
+        """
+        residual = self.reconstruction_error(x, codes) if residual is None else residual
         return residual.square().sum(-1, keepdim=True) / 2 + self.spec.sparsity * codes.abs().sum(-1, keepdim=True)
 
     def extra_repr(self) -> str:

@@ -139,7 +139,7 @@ def layer_measures(
 def released_rate(step: LayerStep) -> Tensor:
     """Compute R^c (batch,) as the released script does, from the input of attention with every code of length one."""
     codes = step.start_codes if step.inputs is step.start else step.codes(step.inputs)
-    return step.rate(torch.nn.functional.normalize(codes @ step.factors[1].to(codes.dtype), dim=-1))
+    return step.rate(torch.nn.functional.normalize(step.raw_codes(codes), dim=-1))
 
 
 def stacked_bases(passed: ForwardTrace) -> Tensor:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from ... import objective
 from ...models.layers import EncoderLayer
+from ...objective.normalized import normalized_rate
+from ...objective.rates import projected_rate_and_gradient
+from ...objective.sparsity import smaller_product
 from ...operators import ISTA, MHSA, SubspaceAttention
 
 THRESHOLDS = (1.0, 0.5, 0.1)  # the τ of the appendix: entries of a black box are never zero, but they can be small
@@ -69,7 +72,12 @@ class LayerStep:
 
     def printed(self, codes: Tensor) -> Tensor:
         """Compute R^c (batch,) of raw tokens on the raw bases, from codes on the orthonormal ones."""
-        return self.rate(codes @ self.factors[1].to(codes.dtype))
+        return self.rate(self.raw_codes(codes))
+
+    def raw_codes(self, codes: Tensor) -> Tensor:
+        """Compute the codes on the raw bases from those on the orthonormal ones, (batch, K, n, p)."""
+        by_head = codes.transpose(0, 1)  # one product for each head, not for each head and sample
+        return (by_head.flatten(1, 2) @ self.factors[1].to(codes.dtype)).view(by_head.shape).transpose(0, 1)
 
     def normalized(self, codes: Tensor, z: Tensor) -> Tensor:
         """Compute R^c (batch,) of unit tokens on the orthonormal bases, from codes of z on them."""
@@ -80,9 +88,14 @@ class LayerStep:
         return objective.projected_coding_rate(codes, self.eps).sum(-1)
 
     @cached_property
+    def start_rates(self) -> tuple[Tensor, Tensor]:
+        """R (batch, K) of the codes of unit tokens at the start of the skip, and its gradient (batch, K, n, p)."""
+        return projected_rate_and_gradient(self.start_codes / self.lengths.unsqueeze(-3), self.eps)
+
+    @property
     def before_normalized(self) -> Tensor:
         """R^c (batch,) of unit tokens on orthonormal bases at the start of the skip."""
-        return self.normalized(self.start_codes, self.start)
+        return self.start_rates[0].sum(-1)
 
     @cached_property
     def after_normalized(self) -> Tensor:
@@ -97,7 +110,7 @@ class LayerStep:
     @cached_property
     def rate_normalized(self) -> Tensor:
         """R (batch,) of unit tokens of Z^{ℓ+1}."""
-        return objective.coding_rate(objective.unit_tokens(self.sparse), self.eps)
+        return normalized_rate(self.sparse, self.eps, self.sparse_gram)
 
     @cached_property
     def update(self) -> Tensor:
@@ -112,8 +125,7 @@ class LayerStep:
     @cached_property
     def descent_velocity(self) -> Tensor:
         """−∇R^c at the unit tokens of the start on orthonormal bases, (batch, n, d)."""
-        # ∇R^c on orthonormal bases from codes; R(w) has the same gradient as the rate of tokens w on the basis I.
-        gradient = objective.coding_rate_gradient(self.start_codes / self.lengths.unsqueeze(-3), self.eps)
+        gradient = self.start_rates[1]
         return -torch.einsum("bknp,kdp->bnd", gradient, self.factors[0].to(gradient.dtype))
 
     @cached_property
@@ -148,12 +160,23 @@ class LayerStep:
         size = matrix_norm(update) * (self.start.shape[-2] / update.shape[-2]) ** 0.5
         factor = matrix_norm(self.update) / size.clamp(min=torch.finfo(update.dtype).tiny)
         codes = self.codes(update) if codes is None else codes
-        return self.normalized(self.start_codes + factor.unsqueeze(-3) * codes, self.start + factor * update)
+        moved = torch.addcmul(self.start_codes, factor.unsqueeze(-3), codes)
+        return self.normalized(moved, torch.addcmul(self.start, factor, update))
+
+    @cached_property
+    def sparse_gram(self) -> Tensor:
+        """The smaller Gram matrix of Z^{ℓ+1}, (batch, n, n) or (batch, d, d)."""
+        return smaller_product(self.sparse)
 
     @cached_property
     def objective_tokens(self) -> tuple[Tensor, Tensor]:
         """R and effective rank (batch,) of Z^{ℓ+1}."""
-        return objective.rate_and_rank(self.sparse, self.eps)
+        return objective.rate_and_rank(self.sparse, self.eps, self.sparse_gram)
+
+    @cached_property
+    def shares_below(self) -> Tensor:
+        """Share of small entries of Z^{ℓ+1} by threshold, (batch, thresholds)."""
+        return objective.fraction_below(self.sparse, THRESHOLDS)
 
     def measures(self) -> dict[str, Callable[[], Tensor]]:
         """Return the measures of the layer by name, each a function that returns (batch,)."""
@@ -177,14 +200,11 @@ class LayerStep:
             "blocks": self._blocks,
             "nonzero": lambda: objective.l0_fraction(self.sparse),
             "hoyer": lambda: objective.hoyer_sparsity(self.sparse).mean(-1),
-            **{f"below_{tau:g}": partial(self._share_below, tau) for tau in THRESHOLDS},
+            **{f"below_{tau:g}": partial(lambda i: self.shares_below[:, i], i) for i, tau in enumerate(THRESHOLDS)},
         }
         if isinstance(self.layer.sparsifier, ISTA):
             measures["lasso"] = lambda: self.lasso(self.sparse)
         return measures
-
-    def _share_below(self, threshold: float) -> Tensor:
-        return objective.fraction_below(self.sparse, [threshold])[..., 0]
 
     def _blocks(self) -> Tensor:
         """Compute Σ_k R of the k-th of K blocks of d/K coordinates; NaN if K does not divide d."""
@@ -213,10 +233,16 @@ class LayerStep:
         return F.relu(self.lasso_input) if type(self.layer.sparsifier) is ISTA else self.lasso_input
 
     @cached_property
+    def lasso_residual(self) -> Tensor:
+        """X − X₊Dᵀ, (batch, n, d)."""
+        with torch.no_grad():
+            return self.ista.reconstruction_error(self.lasso_input, self.lasso_start)
+
+    @cached_property
     def lasso_first(self) -> Tensor:
         """f(X₊), (batch,)."""
         with torch.no_grad():
-            return self.ista.lasso(self.lasso_input, self.lasso_start).sum((-2, -1))
+            return self.ista.lasso(self.lasso_input, self.lasso_start, self.lasso_residual).sum((-2, -1))
 
     def lasso(self, codes: Tensor) -> Tensor:
         """Compute f(codes)/f(X₊) (batch,): below 1 if the step lowers its objective."""
@@ -225,10 +251,9 @@ class LayerStep:
 
     def _lasso_alignment(self) -> Tensor:
         """Compute the cosine (batch,) of ISTA's step from X₊ with −∇f(X₊)."""
-        x, z = self.lasso_input, self.lasso_start
-        atoms = self.ista.atoms().detach()
-        gradient = (F.linear(z, atoms) - x) @ atoms + self.ista.spec.sparsity * z.sign()
-        return cosine(self.sparse - z, -gradient)
+        z = self.lasso_start
+        descent = self.lasso_residual @ self.ista.atoms().detach() - self.ista.spec.sparsity * z.sign()
+        return cosine(self.sparse - z, descent)
 
     def controls(self) -> dict[str, Tensor]:
         """Return what each control gives in the place of the layer's own step, by column, each (batch,)."""
@@ -243,7 +268,7 @@ class LayerStep:
         columns["compression_steepest"] = self.after_update(self.descent)
         other = random_subspaces(self)
         for name, z in (("compression", self.after), ("reduction", self.sparse)):
-            rate = self.rate(objective.project(objective.unit_tokens(z), other))
+            rate = self.normalized(objective.project(z, other), z)
             columns[f"{name}_subspaces"] = self.rate_normalized - rate if name == "reduction" else rate
         if isinstance(self.layer.sparsifier, ISTA):
             own, columns["lasso_alignment"] = self.lasso(self.sparse), self._lasso_alignment()
@@ -258,8 +283,11 @@ def uniform_attention(step: LayerStep) -> Tensor | None:
     attention = step.layer.attention
     if not (isinstance(attention, (SubspaceAttention, MHSA)) and attention.weighs_pairs):
         return None
+    # The mean of the codes is the code of the mean, unless a wrapper of the projection rounds its input.
+    affine = type(attention.project) is nn.Linear and not attention.spec.causal
     with torch.no_grad():
-        _, _, value = attention.project_heads(step.inputs)
+        inputs = step.inputs.mean(-2, keepdim=True) if affine else step.inputs
+        _, _, value = attention.project_heads(inputs)
         if attention.spec.causal:
             count = torch.arange(1, value.shape[-2] + 1, device=value.device, dtype=value.dtype)[:, None]
             mean = value.cumsum(-2) / count
@@ -297,9 +325,12 @@ CONTROLS: dict[str, Callable[[LayerStep], Tensor | None]] = {
 
 def random_subspaces(step: LayerStep) -> Tensor:
     """Return orthonormal bases of random subspaces of the same number and dimension, (K, d, p)."""
-    heads, d, p = step.factors[0].shape
-    frames = objective.random_bases(heads, d, p, "incoherent", generator(step.seed))
-    return frames.to(step.factors[0])
+    return _random_frames(*step.factors[0].shape, step.seed).to(step.factors[0])
+
+
+@lru_cache(maxsize=32)  # all batches have the same
+def _random_frames(heads: int, d: int, p: int, seed: int) -> Tensor:
+    return objective.random_bases(heads, d, p, "incoherent", generator(seed))
 
 
 def permuted_dictionary(step: LayerStep) -> Tensor:

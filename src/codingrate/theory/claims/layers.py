@@ -146,15 +146,15 @@ def attention_only_denoises(trial: Trial) -> Finding:
 
 
 def operations(function: Callable[[], Tensor]) -> tuple[float, Tensor]:
-    """Return the floating-point operations of products, Cholesky factors and solutions in a call, and its result."""
+    """Return the floating-point operations of products, Cholesky factors and inverses in a call, and its result."""
 
     def factor(shape: torch.Size, *_: Any, **__: Any) -> int:
         return round(math.prod(shape[:-2]) * shape[-1] ** 3 / 3)
 
-    def solve(right: torch.Size, factors: torch.Size, *_: Any, **__: Any) -> int:
-        return 2 * math.prod(right) * factors[-1]
+    def inverse(shape: torch.Size, *_: Any, **__: Any) -> int:
+        return 2 * factor(shape)
 
-    mapping = {torch.ops.aten.linalg_cholesky_ex: factor, torch.ops.aten.cholesky_solve: solve}
+    mapping = {torch.ops.aten.linalg_cholesky_ex: factor, torch.ops.aten.cholesky_inverse: inverse}
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         result = function()
     return float(counter.get_total_flops()), result
@@ -165,10 +165,10 @@ def exact_gradient_cost(trial: Trial) -> Finding:
     """∇R^c is highly expensive to compute exactly, since it requires K matrix inverses; so MSSA is an efficient form.
 
     The printed inverses are n × n. By (I + βW*W)⁻¹ in front of W* or behind it (push-through) those of p × p serve as
-    well, and p < n. A head then costs 2np² for the Gram matrix, p³/3 for its Cholesky factor and 2np² for the solution,
-    against 4n²p for the scores and the averages of MSSA; the projections 4nd·Kp are common to both. So the exact
-    gradient costs K(4np² + p³/3) beyond the projections, fewer operations than MSSA for n > (p + √(p² + p²/3))/2, about
-    1.08p. Operations are counted and not timed, at the sizes of CRATE-Base with 196 tokens and with 784. As stated the
+    well, and p < n. A head then costs 2np² for the Gram matrix, p³ for its inverse by Cholesky and 2np² for the
+    product with it, against 4n²p for the scores and the averages of MSSA; the projections 4nd·Kp are common to both. So
+    the exact gradient costs K(4np² + p³) beyond the projections, fewer operations than MSSA for n > (1 + √2)p/2, about
+    1.21p. Operations are counted and not timed, at the sizes of CRATE-Base with 196 tokens and with 784. As stated the
     exact gradient must take more than MSSA. The other form: it takes the derived number to 1 %, fewer than MSSA at both
     sizes, and equals the gradient with n × n inverses to √ε of float64.
 
@@ -179,16 +179,16 @@ def exact_gradient_cost(trial: Trial) -> Finding:
     for n in (196, 784):
         bases, z = near_subspaces(trial.generator(), K, d, p, n)
         count, gradient = operations(partial(ob.subspace_coding_rate_gradient, z, bases, eps))
-        common, own = 4 * n * d * K * p, K * (4 * n * p**2 + p**3 / 3)
+        common, own = 4 * n * d * K * p, K * (4 * n * p**2 + p**3)
         gaps.append(abs(count / (common + own) - 1))
         ratios.append((count - common) / (4 * K * n**2 * p))
         errors.append(relative(gradient, reference.compression_gradient(z, bases, eps)))
     form = max(gaps) <= 0.01 and max(ratios) < 1 and max(errors) <= EXACT
     return Finding(
-        "beyond the projections more operations than MSSA, or K(4np² + p³/3)",
+        "beyond the projections more operations than MSSA, or K(4np² + p³)",
         f"{ratios[0]:.2f} of the operations of MSSA with 196 tokens, {ratios[1]:.2f} with 784; {max(gaps):.1%} from "
         f"the derived number, {max(errors):.0e} from the gradient with n × n inverses",
         judge(form and min(ratios) > 1, form=form),
-        "a p × p Cholesky factor for each head, K(4np² + p³/3) operations, linear in n, where MSSA is quadratic",
+        "a p × p inverse for each head, K(4np² + p³) operations, linear in n, where MSSA is quadratic",
         {"ratio_196": ratios[0], "ratio_784": ratios[1], "gap": max(gaps), "error": max(errors)},
     )
