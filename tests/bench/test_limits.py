@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from codingrate import create_model
-from codingrate.bench import products_alone, read_bandwidth
+from codingrate.bench.limits import products_alone, read_bandwidth
 
 from .test_bench import SMALL
 

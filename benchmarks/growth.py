@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .._page import save_figure
-from .._state import seeded
-from ..models.config import CrateConfig
-from ..models.layers import EncoderLayer
-from .timing import Progress, Result, available_mib, in_new_process, medians, peak_mib, training_step
+from codingrate._page import save_figure
+from codingrate._state import seeded
+from codingrate.bench.timing import Progress, Result, available_mib, in_new_process, medians, peak_mib, training_step
+from codingrate.models.config import CrateConfig
+from codingrate.models.layers import EncoderLayer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,8 +6,8 @@ import io
 
 import numpy as np
 
-from ..data import ImageData
-from ..evaluation import Features
+from codingrate.data import ImageData
+from codingrate.evaluation import Features
 
 CLASSES, SPREAD = 10, 4.0  # of the features that are probed
 

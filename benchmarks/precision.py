@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._state import seeded
-from ..models.presets import create_model
-from ..models.pretrained import pretrained_names
-from ..models.quantize import quantize
-from ..operators import attention
-from ..runs import Run
-from .timing import Progress, Result, medians, training_step
+from codingrate._state import seeded
+from codingrate.bench.timing import Progress, Result, medians, training_step
+from codingrate.models.presets import create_model
+from codingrate.models.pretrained import pretrained_names
+from codingrate.models.quantize import quantize
+from codingrate.operators import attention
+from codingrate.runs import Run
 
 PRECISIONS: dict[str, Callable[[Any], Any]] = {
     "float32": lambda model: model,

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..inspection import Intervention
-from .timing import Progress, Result, medians
+from codingrate.bench.timing import Progress, Result, medians
+from codingrate.inspection import Intervention
 
 MODELS = ("crate-cifar10", "crate-base-patch16-224")
 """Models that are measured if they are there; the second has random weights."""
@@ -24,8 +24,8 @@ def bench_explorer(names: tuple[str, ...] | None = None, repeats: int = 7, progr
     forward pass is not in the cache, and all but the early exit change the first layer, so that no layer is spared.
     `ratio` is the time in units of `forward`, one forward pass of the model for one image.
     """
-    from ..explorer.library import Library
-    from ..models.pretrained import pretrained_names
+    from codingrate.explorer.library import Library
+    from codingrate.models.pretrained import pretrained_names
 
     chosen = names or tuple(name for name in MODELS if name in pretrained_names() or name == MODELS[-1])
     result: Result = {}
@@ -36,10 +36,10 @@ def bench_explorer(names: tuple[str, ...] | None = None, repeats: int = 7, progr
 
 
 def _measure(library: Any, name: str, repeats: int, progress: Progress) -> Result:
-    from ..explorer.app import build_tab, require_gradio
+    from codingrate.explorer.app import build_tab, require_gradio
 
     require_gradio()
-    from ..explorer.tabs.image import ImageTab, start
+    from codingrate.explorer.tabs.image import ImageTab, start
 
     tab = build_tab(lambda: ImageTab(library))
     entry, first = library.entry(name), start(library, name)

@@ -7,15 +7,16 @@ from typing import Any
 
 import torch
 
-from .._state import seeded
-from ..data import Augment
-from ..evaluation import extract_features, knn_probe, logistic_probe
-from ..inspection import layerwise, maskcut, trace
-from ..inspection.measure.rates import layer_measures
-from ..models.base import CratePreTrainedModel
-from ..models.presets import create_model
+from codingrate._state import seeded
+from codingrate.bench.timing import Progress, Result, medians
+from codingrate.data import Augment
+from codingrate.evaluation import extract_features, knn_probe, logistic_probe
+from codingrate.inspection import layerwise, maskcut, trace
+from codingrate.inspection.measure.rates import layer_measures
+from codingrate.models.base import CratePreTrainedModel
+from codingrate.models.presets import create_model
+
 from .samples import gaussian_features, photographs
-from .timing import Progress, Result, medians
 
 LIMITS = (3.0, 6.0)
 """Largest time of the layer-wise measures without and with controls, in forward passes."""

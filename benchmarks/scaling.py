@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from .._state import seeded
-from ..models.base import CratePreTrainedModel
-from ..models.counts import count_flops
-from ..models.presets import create_model
-from .timing import Progress, Result, medians, peak_memory, training_step
+from codingrate._state import seeded
+from codingrate.bench.timing import Progress, Result, medians, peak_memory, training_step
+from codingrate.models.base import CratePreTrainedModel
+from codingrate.models.counts import count_flops
+from codingrate.models.presets import create_model
 
 
 @dataclass(frozen=True)
