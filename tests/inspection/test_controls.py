@@ -192,6 +192,14 @@ def test_all_tokens_of_a_layer_have_one_random_vector():
     assert torch.equal(vector[3:], other), "it depends neither on the sample nor on its batch"
 
 
+def test_random_subspaces_are_orthonormal_and_belong_to_the_layer():
+    model, pixels = model_and_pixels()
+    step = step_of(model, pixels)
+    expected = objective.random_bases(*step.factors[0].shape, "incoherent", torch.Generator().manual_seed(step.seed))
+    torch.testing.assert_close(steps.random_subspaces(step), expected.to(step.factors[0]))
+    torch.testing.assert_close(expected.mT @ expected, torch.eye(expected.shape[-1]).expand(len(expected), -1, -1))
+
+
 def test_a_permuted_update_keeps_no_token_in_place():
     model, pixels = model_and_pixels()
     step = step_of(model, pixels)

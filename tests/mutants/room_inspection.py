@@ -80,9 +80,7 @@ MUTANTS = [
             '"released": 0.1}': '"released": 0.5}',
             "start = inputs if module.normalized_skip else passed.layer_input(layer)": "start = inputs",
             "samples.std(correction=0)": "samples.std(correction=1)",
-            "torch.nn.functional.normalize(codes @ step.factors[1].to(codes.dtype), dim=-1)": (
-                "codes @ step.factors[1].to(codes.dtype)"
-            ),
+            "torch.nn.functional.normalize(step.raw_codes(codes), dim=-1)": ("step.raw_codes(codes)"),
         },
     ),
     *mutants(
@@ -105,7 +103,7 @@ MUTANTS = [
             "torch.randn(1, 1, step.start": "torch.randn(len(step.start), 1, step.start",
             "z.roll(max(1, z.shape[-2] // 2), dims=-2)": "z",
             "return step.start.mean(-2, keepdim=True)": "return step.start",
-            '"incoherent", generator(step.seed)': '"incoherent", None',
+            '"incoherent", generator(seed)': '"incoherent", None',
             '{"dictionary": atoms[:, order]}': '{"dictionary": atoms}',
             "step.lasso_start - spec.step_size * spec.sparsity": "step.lasso_start",
             "own - after\n        return columns": "after - own\n        return columns",

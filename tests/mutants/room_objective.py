@@ -39,7 +39,7 @@ MUTANTS = [
         "objective/sparsity.py",
         "tests/objective",
         {
-            "(size < tau)": "(size <= tau)",
+            "(size - tau).sign().clamp(max=0)": "((size - tau).sign() - 1).clamp(min=-1)",
             "(z != 0).sum(dim).to(z.dtype) + _not_finite(z, dim)": "(z != 0).sum(dim).to(z.dtype)",
             "squares.where(squares > rounding, 0).sqrt()": "squares.where(squares > rounding, 0)",
             "sigma[..., -1] != 0, 0)": "sigma[..., -1] != 0, 1)",
