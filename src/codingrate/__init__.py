@@ -8,11 +8,10 @@ Names load what they need on first use, so that importing the package takes almo
 
 from __future__ import annotations
 
-import lazy_loader
-
 from . import _auto
+from ._lazy import names_of_stub
 
 __version__ = "0.1.0"
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = names_of_stub(__name__, __file__)
 
 _auto.register_when_imported()

@@ -1,23 +1,27 @@
 """Registration with transformers' Auto classes, done when they are first imported.
 
 Importing transformers takes longer than importing torch's basics; a user of the objective or of `crate --help`
-should not wait for it. So `import codingrate` leaves a note, and the note is read when the Auto classes come in.
+should not wait for it. So `import codingrate` defers the registration to the import of the Auto classes.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from wrapt import register_post_import_hook
+from ._lazy import AfterImport
 
 _AUTO = "transformers.models.auto"
 
 
 def register_when_imported() -> None:
     """Register config and models with the Auto classes, now if they are loaded, else as soon as they are."""
-    register_post_import_hook(_register_config, f"{_AUTO}.configuration_auto")
-    register_post_import_hook(_register_models, f"{_AUTO}.modeling_auto")
-    register_post_import_hook(_register_processor, f"{_AUTO}.image_processing_auto")
+    AfterImport(
+        {
+            f"{_AUTO}.configuration_auto": _register_config,
+            f"{_AUTO}.modeling_auto": _register_models,
+            f"{_AUTO}.image_processing_auto": _register_processor,
+        }
+    )
 
 
 def _register_config(auto: ModuleType) -> None:

@@ -5,12 +5,12 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from lion_pytorch import Lion
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from codingrate.operators import ISTA, SoftISTA, SparsifierSpec
 from codingrate.operators.sparsify import MLP
+from codingrate.runs.lion import Lion
 
 DIM = 31
 PLAIN, FUSED = 5, 97  # token counts on both sides of the switch

@@ -20,6 +20,7 @@ from ..errors import CrateError
 from ..models.layers import Layer
 from ..recipes.schema import OptimizerSection, ScheduleSection
 from ..tasks.base import cosine
+from .lion import Lion
 
 
 def build_optimizer(model: nn.Module, section: OptimizerSection) -> Optimizer:
@@ -28,8 +29,6 @@ def build_optimizer(model: nn.Module, section: OptimizerSection) -> Optimizer:
     if section.name == "muon":
         return Muon(groups, {id(p) for layer in _layers(model) for p in layer.parameters() if p.ndim == 2}, section)
     if section.name == "lion":
-        from lion_pytorch import Lion
-
         return Lion(groups, lr=section.lr, betas=section.betas or (0.9, 0.99), weight_decay=section.weight_decay)
     optimizer = torch.optim.AdamW if section.name == "adamw" else torch.optim.Adam
     betas = section.betas or (0.9, 0.999)

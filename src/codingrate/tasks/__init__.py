@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-import lazy_loader
+from .._lazy import names_of_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = names_of_stub(__name__, __file__)
