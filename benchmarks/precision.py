@@ -14,7 +14,7 @@ from codingrate._state import seeded
 from codingrate.bench.timing import Progress, Result, medians, training_step
 from codingrate.models.presets import create_model
 from codingrate.models.pretrained import pretrained_names
-from codingrate.models.quantize import quantize
+from codingrate.models.quantization import quantize
 from codingrate.operators import attention
 from codingrate.runs import Run
 

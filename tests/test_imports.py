@@ -1,7 +1,9 @@
 """Importing the package costs next to nothing, and its names are there when asked for."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +49,17 @@ def test_every_public_name_is_there(module):
     assert set(module.__all__) <= set(dir(module))
     for name in module.__all__:
         assert getattr(module, name) is not None
+
+
+def test_no_public_name_is_that_of_a_submodule():
+    root = Path(codingrate.__file__).parent
+    for stub in root.rglob("__init__.pyi"):
+        imports = [
+            node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ImportFrom) and node.module
+        ]
+        names = {alias.name for node in imports for alias in node.names}
+        modules = {path.stem for path in stub.parent.iterdir()}
+        assert not names & modules, "Python would replace the name by the module when this is imported"
 
 
 def test_an_unknown_name_is_refused_as_python_does():

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from codingrate import CrateError, Run, create_model
 from codingrate.models import load_model, quantize
-from codingrate.models.quantize import FEW_ROWS, Int8ISTA, Int8Linear
+from codingrate.models.quantization import FEW_ROWS, Int8ISTA, Int8Linear
 from codingrate.operators import SPARSIFIERS, SparsifierSpec
 from codingrate.recipes import load_recipe
 from codingrate.tasks import TaskPaths, open_task

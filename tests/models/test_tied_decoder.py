@@ -10,7 +10,7 @@ import codingrate as cr
 from codingrate.errors import CrateError
 from codingrate.inspection import trace
 from codingrate.models import CrateForMaskedAutoencoding
-from codingrate.models.quantize import quantize
+from codingrate.models.quantization import quantize
 
 from . import naive, toys
 

@@ -228,7 +228,7 @@ MUTANTS = [
         },
     ),
     *mutants(
-        "runs/zero_shot.py",
+        "runs/zero_shot_report.py",
         "tests/cli/test_text.py",
         {'"test" if task.data.text.test is not None else task.default_split': "task.default_split"},
     ),

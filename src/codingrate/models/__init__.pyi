@@ -7,7 +7,7 @@ from .language import CrateForCausalLM, CrateForMaskedLM, CrateForSequenceClassi
 from .loading import load_model, transfer_body
 from .presets import build_config, create_model, list_models
 from .pretrained import pretrained_folder, pretrained_names
-from .quantize import quantize
+from .quantization import quantize
 from .released import load_released
 from .twins import from_transformers
 

@@ -31,7 +31,7 @@ from .embedding import PatchEmbedding, PositionTable, TextEmbedding
 from .layers import EncoderLayer, Layer, Step, Synthesis, orthogonality_gaps
 from .outputs import CrateModelOutput, Trace, can_return_tuple
 from .processing import image_processor, stored_settings
-from .quantize import replace_modules
+from .quantization import replace_modules
 
 
 @contextmanager

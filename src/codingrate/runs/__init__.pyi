@@ -6,7 +6,7 @@ from .publishing import check_published, publish
 from .run import Run, load
 from .study import StudyCheck, StudyReport, check_study, run_study
 from .training import train
-from .zero_shot import ZeroShotReport, zero_shot
+from .zero_shot_report import ZeroShotReport, zero_shot
 
 __all__ = [
     "GlueResult", "Run", "StudyCheck", "StudyReport", "TrainingStopped", "ZeroShotReport", "check_published",
