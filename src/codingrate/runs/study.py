@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -134,17 +135,16 @@ class StudyReport(Report):
         """Draw the metric of each row against the alignment of its attention, with standard deviations over seeds."""
         from matplotlib.figure import Figure
 
-        table = self.table
-        figure = Figure(figsize=(8, 5), layout="constrained")
+        figure = Figure(figsize=(9, 5), layout="constrained")
         axes = figure.add_subplot()
-        errors = table[["alignment_std", f"{self.metric}_std"]].fillna(0).to_numpy().T
-        axes.errorbar(table["alignment"], table[self.metric], errors[1], errors[0], "o", color="#0072b2", capsize=2)
-        for _, line in table.iterrows():
-            place = (line["alignment"], line[self.metric])
-            axes.annotate(plot_label(line["row"]), place, xytext=(5, 4), textcoords="offset points", fontsize="small")
+        for (_, line), marker in zip(self.table.fillna(0).iterrows(), itertools.cycle("osD^vPX*<>ph")):
+            (x, y), (x_error, y_error) = (
+                (line[f"alignment{end}"], line[f"{self.metric}{end}"]) for end in ("", "_std")
+            )
+            axes.errorbar(x, y, y_error, x_error, marker, markersize=7, elinewidth=0.7, label=plot_label(line["row"]))
         axes.axvline(0, color="gray", linewidth=0.5)
-        axes.margins(x=0.2)
-        axes.set_xlabel("alignment of attention's update with the descent of R^c, smallest over layers")
+        axes.set_xlabel("cosine of attention's update with the descent of $R^c$, smallest over layers")
+        figure.legend(loc="outside right upper", fontsize="small")
         axes.set_ylabel(self.metric)
         return figure
 
