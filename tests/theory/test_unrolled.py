@@ -1,7 +1,5 @@
 """The unrolled steps against the equations written out with loops, in float64."""
 
-import math
-
 import pytest
 import torch
 
@@ -11,7 +9,6 @@ from codingrate.theory.unrolled import (
     compression_direction,
     compression_smoothness,
     ista,
-    mssa,
     proximal_layer,
     proximal_step,
 )
@@ -29,23 +26,6 @@ def bases():
 @pytest.fixture
 def z():
     return torch.randn(N, D, dtype=torch.float64)
-
-
-def naive_mssa(z, bases, eps):
-    """β Σ_k U_k SSA(z | U_k), token by token."""
-    rows = []
-    for token in z:
-        total = torch.zeros_like(token)
-        for U in bases:
-            own = U.T @ token
-            weights = torch.tensor([math.exp(own @ (U.T @ other)) for other in z], dtype=torch.float64)
-            total = total + U @ sum(w * (U.T @ other) for w, other in zip(weights / weights.sum(), z, strict=True))
-        rows.append(bases.shape[-1] / (len(z) * eps**2) * total)
-    return torch.stack(rows)
-
-
-def test_mssa_is_the_equation(z, bases):
-    torch.testing.assert_close(mssa(z, bases, EPS), naive_mssa(z, bases, EPS), rtol=1e-10, atol=1e-12)
 
 
 def test_directions_are_those_of_the_objective(z, bases):

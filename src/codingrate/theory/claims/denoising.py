@@ -146,14 +146,15 @@ def error_by_noise(
     squared_error(model, z, sigma) maps tokens (n, d) to (n,). All σ use the same draws.
     """
     generator, results = trial.generator(), []
+
+    def error(model: SubspaceMixture, sigma: float, state: Tensor) -> float:
+        z, weights = near_zero(model, sigma, trial.choose(10_000, 100_000), generator.set_state(state))
+        return float((weights * squared_error(model, z, sigma)).mean().sqrt())
+
     for p in (1, 2, 3):
         model = mixture(generator, d=31, p=p)
-        errors, state = [], generator.get_state()
-        for sigma in SIGMAS:
-            generator.set_state(state)
-            z, weights = near_zero(model, sigma, trial.choose(10_000, 100_000), generator)
-            errors.append(float((weights * squared_error(model, z, sigma)).mean().sqrt()))
-        results.append((p, model, errors))
+        state = generator.get_state()
+        results.append((p, model, [error(model, sigma, state) for sigma in SIGMAS]))
     return results
 
 

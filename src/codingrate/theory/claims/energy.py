@@ -103,30 +103,30 @@ def three_configurations(trial: Trial) -> Finding:
     generator, K, p, n, eps = trial.generator(), 3, 4, 15, 0.5
     d, axes = K * p, axis_bases(K, p)
 
-    def measure() -> dict[str, float]:
+    def values(bases: Tensor, sample: ob.TokenSample) -> tuple[float, float, float, float]:
+        """Return ΔR, ‖Z‖₀, the objective, and the relative error of ΔR, of the same codes on these subspaces."""
+        z = torch.einsum("ndp,np->nd", bases[sample.labels], sample.codes)
+        reduction, objective = ob.rate_reduction(z, bases, eps), ob.sparse_rate_reduction(z, bases, eps, WEIGHT, "l0")
+        dense = reference.rate(z, eps) - reference.compression(z, bases, eps)
+        return float(reduction), float(ob.l0_norm(z)), float(objective), relative(reduction, dense)
+
+    def measure() -> list[tuple[float, float, float, float]]:
         frame = ob.random_bases(K, d, p, "orthonormal", generator, torch.float64)
         sample = ob.sample_tokens(axes, n, 0.0, generator)
-        row: dict[str, float] = {"error": 0.0}
-        for name, bases in {"a": ob.equiangular_bases(frame, 0.9), "b": frame, "c": axes}.items():
-            z = torch.einsum("ndp,np->nd", bases[sample.labels], sample.codes)
-            reduction = ob.rate_reduction(z, bases, eps)
-            dense = reference.rate(z, eps) - reference.compression(z, bases, eps)
-            row["error"] = worst((row["error"], relative(reduction, dense)))
-            row |= {name: float(reduction), f"‖Z‖₀ {name}": float(ob.l0_norm(z))}
-            row[f"objective {name}"] = float(ob.sparse_rate_reduction(z, bases, eps, WEIGHT, "l0"))
-        return row
+        return [values(bases, sample) for bases in (ob.equiangular_bases(frame, 0.9), frame, axes)]
 
-    table = tabulate(measure() for _ in range(trial.choose(10, 200)))
-    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-    gain, first = min(row["b"] - row["a"] for row in rows), rows[0]
-    error = worst(max(row["error"], abs(row["c"] / row["b"] - 1)) for row in rows)
-    counts = [[row[f"‖Z‖₀ {name}"] for name in "abc"] for row in rows]
-    best = all(row["objective c"] > max(row["objective a"], row["objective b"]) for row in rows)
+    draws = torch.tensor([measure() for _ in range(trial.choose(10, 200))], dtype=torch.float64)  # (draws, 3, 4)
+    reduction, counts, objective, errors = draws.unbind(-1)
+    gain = float((reduction[:, 1] - reduction[:, 0]).min())
+    error = worst((float(errors.max()), float((reduction[:, 2] / reduction[:, 1] - 1).abs().max())))
+    best = bool((objective[:, 2] > objective[:, :2].amax(-1)).all())
+    counted = bool((counts == torch.tensor([n * d, n * d, n * p])).all())
+    first = dict(zip("abc", reduction[0].tolist(), strict=True))
     return Finding(
         f"ΔR: (a) < (b) = (c); ‖Z‖₀: {n * d}, {n * d}, {n * p}",
         f"ΔR: {first['a']:.2f}, {first['b']:.2f}, {first['c']:.2f}; ‖Z‖₀: " + ", ".join(f"{c:.0f}" for c in counts[0]),
-        judge(gain > 0 and error <= EXACT and best and all(count == [n * d, n * d, n * p] for count in counts)),
-        numbers={"least_gain": gain, "error": error} | {name: first[name] for name in "abc"},
+        judge(gain > 0 and error <= EXACT and best and counted),
+        numbers={"least_gain": gain, "error": error} | first,
     )
 
 
@@ -185,28 +185,28 @@ def objective_optima(trial: Trial) -> Finding:
         z, bases = ascend(random, n, generator, steps, learned=True)
         overlap = torch.linalg.matrix_norm(torch.einsum("kdp,ldq->klpq", bases, bases), 2).triu(1)
         on_axes, _ = ascend(axes, n, generator, steps, learned=False)
-        size = float(on_axes.abs().sum())
+        coherence, own, energy, size = (
+            float(overlap.max()),
+            share(z, bases),
+            share(on_axes, axes),
+            float(on_axes.abs().sum()),
+        )
+        best, reached = value(z, bases), (value(on_axes, axes) + WEIGHT * size) / bound
+        away = coherence > 0.9 and own < 0.1 and best > bound - WEIGHT * n
         return {
-            "coherence": float(overlap.max()),
-            "own": share(z, bases),
-            "value": value(z, bases),
-            "reached": (value(on_axes, axes) + WEIGHT * size) / bound,
+            "coherence": coherence,
+            "own": own,
+            "value": best,
+            "reached": reached,
             "length": size / n,
-            "energy": share(on_axes, axes),
+            "energy": energy,
             "entries": float((on_axes.abs() > 1e-2).sum()) / n,
-            "learned entries": float((z.abs() > 1e-2).sum()) / n,
+            "stated": coherence < 0.5 and own > 0.9 and 0.8 < float((z.abs() > 1e-2).sum()) / n / p < 1.2,
+            "form": away and energy > 0.9 and 0.97 <= reached <= 1 + 1e-9 and 1 - 1e-9 <= size / n <= 1.03,
         }
 
-    def as_stated(row: dict[str, float]) -> bool:
-        return row["coherence"] < 0.5 and row["own"] > 0.9 and 0.8 < row["learned entries"] / p < 1.2
-
-    def other_form(row: dict[str, float]) -> bool:
-        away = row["coherence"] > 0.9 and row["own"] < 0.1 and row["value"] > bound - WEIGHT * n
-        on_axes = row["energy"] > 0.9 and 0.97 <= row["reached"] <= 1 + 1e-9
-        return away and on_axes and 1 - 1e-9 <= row["length"] <= 1.03
-
-    rows = [measure() for _ in range(trial.choose(2, 5))]
-    mean = {name: float(torch.tensor(column).mean()) for name, column in tabulate(rows).items()}
+    table = tabulate(measure() for _ in range(trial.choose(2, 5)))
+    mean = {name: float(torch.tensor(column).mean()) for name, column in table.items()}
     return Finding(
         f"coherence < ½, energy on one subspace > 0.9, {p} non-zeros in a token; or one subspace without tokens, and "
         "1 non-zero if U is on the axes",
@@ -214,7 +214,7 @@ def objective_optima(trial: Trial) -> Finding:
         f"orthogonal subspaces at most {bound - WEIGHT * n:.2f}); U on the axes: ΔR {mean['reached']:.3f} of its "
         f"bound, ‖Z‖₁ {mean['length']:.3f} n, {mean['entries']:.1f} non-zeros in a token, energy on one subspace "
         f"{mean['energy']:.2f}",
-        judge(all(map(as_stated, rows)), form=all(map(other_form, rows))),
+        judge(all(table["stated"]), form=all(table["form"])),
         "with U kept orthogonal and on the axes, tokens end on one subspace each, and on one axis rather than p; "
         "without a term that keeps U near the tokens they avoid it",
         {name: mean[name] for name in ("coherence", "own", "value", "reached", "length", "energy")},

@@ -93,8 +93,9 @@ def draw(table: Table) -> Callable[[Figure], None]:
         axes = figure.subplots()
         axes.patch.set_alpha(0)
         (name, x), *columns = table.items()
+        style = "o-" if len(set(x)) == len(x) else "o"  # several draws of one setting are no line
         for (label, y), color in zip(columns, cycle(COLORS), strict=False):
-            axes.plot(x, y, "o-", color=color, markersize=4, linewidth=1, label=label)
+            axes.plot(x, y, style, color=color, markersize=4, linewidth=1, label=label)
         values = [value for _, column in columns for value in column]
         axes.set(xscale=scale(x), yscale=scale(values))
         axes.set_xlabel(name, color=GRAY)

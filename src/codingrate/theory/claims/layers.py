@@ -49,7 +49,6 @@ def network_layer(trial: Trial) -> Finding:
     Mutations: MSSA with W = 0; MSSA with W of the wrong sign; the factor p^-½ of MSSA replaced by 1.
     """
     generator, K, p, n = trial.generator(), 4, 16, 64
-    settings = {"√d, p^-½": (True, None), "√d, 1": (True, 1.0), "1, p^-½": (False, None)}
 
     def measure() -> dict[str, float]:
         """Return the share outside by setting, and the change of R^c at unit norm, of one draw."""
@@ -57,10 +56,12 @@ def network_layer(trial: Trial) -> Finding:
         sample = ob.sample_tokens(bases, n, 0.1, generator)
         start = layer_norm(sample.tokens, (K * p,))
         before = off_share(start, bases, sample.labels)
-        moved = {}
-        for name, (normed, factor) in settings.items():
-            z = start if normed else normalize(start, dim=-1)
-            moved[name] = z + network_mssa(z, bases, factor)
+        unit = normalize(start, dim=-1)
+        moved = {
+            "√d, p^-½": start + network_mssa(start, bases),
+            "√d, 1": start + network_mssa(start, bases, 1.0),
+            "1, p^-½": unit + network_mssa(unit, bases),
+        }
         update = moved["√d, p^-½"] - start
         moved["constant"] = start + constant_vector(update, generator)
         rates = [
@@ -94,7 +95,7 @@ def network_layer(trial: Trial) -> Finding:
         judge(denoises and compresses, form=denoises and needed),
         "the layer denoises at norm √d with the factor p^-½, and at neither without the other; it does not lower R^c "
         "by more than a random vector does, and its update points against −∇R^c",
-        {f"share_{at}": mean[name] for at, name in enumerate((*settings, "constant"))}
+        {f"share_{at}": mean[name] for at, name in enumerate(("√d, p^-½", "√d, 1", "1, p^-½", "constant"))}
         | {"rate_layer": mean["R^c"], "rate_constant": mean["R^c, constant"], "cosine": mean["cosine"]},
     )
 

@@ -276,37 +276,34 @@ def residual_layer(trial: Trial) -> Finding:
     """
     generator, precisions = trial.generator(), (0.1, 0.3, 0.5, 1.0, 2.0)
 
-    def measure(z: Tensor, bases: Tensor, eps: float) -> dict[str, float]:
-        """Return R^c over its value before, and the part of the change at unit norm that each control lacks."""
+    def measure(z: Tensor, bases: Tensor, eps: float) -> tuple[float, ...]:
+        """Return R^c as it is over its value before, its fall at unit norm, and what each control falls less."""
         update = mssa(z, bases, eps)
         controls = constant_vector(update, generator), update[torch.randperm(len(z), generator=generator)]
         moved = (normalize(z + step, dim=-1) for step in (update, *controls))
         start, grown, *rates = (float(reference.compression(x, bases, eps)) for x in (z, z + update, *moved))
         unit, constant, others = (rate / start for rate in rates)
-        return {"raw": grown / start, "fall": 1 - unit, "constant": constant - unit, "others": others - unit}
+        return grown / start, 1 - unit, constant - unit, others - unit
 
-    draws = []
-    for _ in range(trial.choose(12, 40)):
-        bases, z = near_subspaces(generator, 4, 64, 16, 64)
-        draws.append([measure(z, bases, eps) for eps in precisions])
-    tables = [tabulate(rows) for rows in zip(*draws, strict=True)]  # one for each ε
-    raw = [value for table in tables for value in table["raw"]]
-    falls = [estimate(table["fall"]) for table in tables]
-    first = [estimate(tables[0][name]).mean for name in ("constant", "others")]
-    tested = [*falls[2:], *(estimate(table[name]) for table in tables[2:] for name in ("constant", "others"))]
+    draws = (near_subspaces(generator, 4, 64, 16, 64) for _ in range(trial.choose(12, 40)))
+    rows = torch.tensor([[measure(z, bases, eps) for eps in precisions] for bases, z in draws], dtype=torch.float64)
+    raw = rows[..., 0]
+    falls, constant, others = ([estimate(column) for column in rows[..., at].unbind(1)] for at in (1, 2, 3))  # by ε
+    tested = (*falls[2:], *constant[2:], *others[2:])
     sure = min((fall.mean / fall.error if fall.error else 0.0) for fall in tested)
     other = sure > critical(len(tested))
     return Finding(
         f"R^c falls; at unit norm, and by more than both controls, by more than {critical(len(tested)):.1f} standard "
         "errors",
-        f"× {min(raw):.3f} … {max(raw):.3f} as it is; at unit norm falls by {falls[2].mean:.1%} (ε = 0.5) … "
+        f"× {raw.min():.3f} … {raw.max():.3f} as it is; at unit norm falls by {falls[2].mean:.1%} (ε = 0.5) … "
         f"{falls[-1].mean:.1e} (ε = 2), and more than both controls, by {sure:.0f} standard errors or more; at ε = 0.1 "
-        f"by {falls[0].mean:.0%}, a random vector by {falls[0].mean - first[0]:.0%}, updates of other tokens by "
-        f"{falls[0].mean - first[1]:.0%}",
-        judge(other and max(raw) < 1, form=other),
+        f"by {falls[0].mean:.0%}, a random vector by {falls[0].mean - constant[0].mean:.0%}, updates of other tokens "
+        f"by {falls[0].mean - others[0].mean:.0%}",
+        judge(other and bool(raw.max() < 1), form=other),
         "at unit norm and for β ≤ 1 R^c falls by more than with updates that know nothing of their token; without "
         "scaling the layer raises it",
-        {"raw_most": max(raw), "unit_fall_least": falls[-1].mean, "standard_errors": sure, "excess_random": -first[0]},
+        {"raw_most": float(raw.max()), "unit_fall_least": falls[-1].mean, "standard_errors": sure}
+        | {"excess_random": -constant[0].mean},
         {"ε": list(precisions), "fall of R^c at unit norm": [fall.mean for fall in falls]},
     )
 
