@@ -60,6 +60,7 @@ def mixture_score(z: Tensor, bases: Tensor, variances: Tensor, sigma: float) -> 
 
     M_k is formed by an eigendecomposition of the dense covariance.
     """
+
     def pull(basis: Tensor) -> tuple[Tensor, Tensor]:
         """Return −½‖M_k*z‖² (n,) and M_kM_k*z (n, d)."""
         values, vectors = torch.linalg.eigh((basis * variances) @ basis.mT)
