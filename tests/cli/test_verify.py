@@ -8,7 +8,7 @@ import math
 import pytest
 
 from codingrate.cli import main
-from codingrate.theory.claims import VERDICTS, Finding, claim, frame
+from codingrate.theory.claims import Finding, claim, frame
 
 
 def crate(capsys, *arguments):
@@ -71,7 +71,7 @@ def doubtful(monkeypatch):
         return Finding("1", "[2]", "holds in a stated range", "a < b", {"value": math.inf})
 
 
-@pytest.mark.parametrize("expected", VERDICTS)
+@pytest.mark.parametrize("expected", frame.VERDICTS)
 def test_an_exception_is_an_exit_code_of_one_even_if_a_failure_was_expected(capsys, monkeypatch, expected):
     monkeypatch.setattr(frame, "CLAIMS", {})
 

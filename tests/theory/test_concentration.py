@@ -1,22 +1,11 @@
-"""Tails of the proof: values by hand, monotonic in the constant, and the parts of D_k + Ξ_k."""
+"""Tails of the proof: values by hand, and monotonic in the constant."""
 
 import math
 
 import pytest
-import torch
 
-from codingrate.theory import (
-    MixtureSizes,
-    block_inverse,
-    broken_assumptions,
-    codes_tail,
-    covariance_tail,
-    draw_tokens,
-    gaussian_tail,
-    gram_tail,
-    noise_tail,
-    perturbation,
-)
+from codingrate.theory.concentration import codes_tail, covariance_tail, gaussian_tail, gram_tail, noise_tail
+from codingrate.theory.projection import MixtureSizes
 
 SIZES = MixtureSizes(K=3, p=5, n=7, sigma=0.1, eps=0.5)
 
@@ -50,24 +39,3 @@ def test_codes_tail_by_hand():
     sizes = MixtureSizes(K=2, p=4, n=1, sigma=0.1, eps=0.5)  # one token, in the class with probability ½
     reach = 3 * math.sqrt(1 / 8) - math.sqrt(1 / 4)
     assert codes_tail(sizes, 3.0) == pytest.approx(math.exp(-2 * reach**2) / 2)
-
-
-def test_block_inverse_and_perturbation_are_those_of_the_equation():
-    tokens = draw_tokens(SIZES, torch.Generator().manual_seed(0))
-    beta = SIZES.beta
-    for k, basis in enumerate(tokens.bases):
-        own = tokens.labels == k
-        codes = tokens.clean[own] @ basis
-        eye = torch.eye(len(codes), dtype=torch.float64)
-        torch.testing.assert_close(block_inverse(codes, beta) @ (eye / beta + codes @ codes.mT), eye)
-        block, rest = perturbation(tokens, k)
-        torch.testing.assert_close(block[own][:, own], eye / beta + codes @ codes.mT)
-        torch.testing.assert_close(block[~own][:, ~own], torch.eye(int((~own).sum()), dtype=torch.float64) / beta)
-        w = tokens.tokens @ basis
-        torch.testing.assert_close(block + rest, torch.eye(SIZES.n, dtype=torch.float64) / beta + w @ w.mT)
-
-
-def test_a_valid_constant_asks_for_more_dimensions():
-    sizes = MixtureSizes(K=6, p=994, n=994, sigma=1e-3, eps=0.5)
-    assert broken_assumptions(sizes) == []
-    assert broken_assumptions(sizes, gram=2.0) == ["8n ≤ d"]

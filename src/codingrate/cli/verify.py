@@ -12,7 +12,7 @@ from .._files import write_text
 from .output import Json, print_json, progress
 
 if TYPE_CHECKING:
-    from ..theory import Outcome
+    from ..theory.claims.frame import Outcome
 
 COLORS = {"holds": "green", "holds in a stated range": "green", "fails as stated, true in another form": "yellow"}
 
@@ -34,8 +34,7 @@ def verify(
     Some claims are known to hold in a range only, to be true in another form, or to fail; the table states why. The
     exit code is 1 if a verdict is not the expected one or the test of a claim raises an exception.
     """
-    from ..theory import Trial, report_html
-    from ..theory.claims import select, trials
+    from ..theory.claims import Trial, report_html, select, trials
 
     trial, claims = Trial(seed, full), select(claim or None)
     outcomes = []
@@ -62,7 +61,7 @@ def _print_table(outcomes: list[Outcome]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..theory.claims.frame import summarize
+    from ..theory.claims import summarize
 
     console = Console()
     if not console.is_terminal:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import objective as ob
 from ..errors import CrateError
-from ..theory.unrolled import compression_direction, compression_smoothness, ista
+from ..theory import compression_direction, compression_smoothness, ista
 
 METHODS = {"exact gradient": "exact", "Neumann approximation": "neumann", "attention (MSSA)": "mssa"}
 """Ways to lower R^c, by the name that people read."""
@@ -82,7 +82,7 @@ def play(settings: PlaySettings) -> Play:
     """Draw tokens near the lines and let the layers act on them.
 
     Tokens are z = |α|v_k + σw, so that ISTA, which sets negative entries to zero, does not erase half of them. A layer
-    subtracts κ times the direction of `theory.unrolled.compression_direction`, and ISTA with D = I thresholds the
+    subtracts κ times the direction of `theory.compression_direction`, and ISTA with D = I thresholds the
     coordinates. Without rescaling both only shrink the tokens.
     """
     generator = torch.Generator().manual_seed(settings.seed)

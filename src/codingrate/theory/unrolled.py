@@ -7,18 +7,15 @@ of `codingrate.operators`, with weights passed in by the caller.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from codingrate import objective as ob
-from codingrate.errors import unknown_name
 from codingrate.operators import ATTENTION, SPARSIFIERS, AttentionSpec, SparsifierSpec
 
 COMPRESSIONS = ("exact", "neumann", "mssa")
-SPARSIFICATIONS = ("proximal", "ista")
 
 
 def mssa(z: Tensor, bases: Tensor, eps: float) -> Tensor:
@@ -55,19 +52,10 @@ def compression_direction(z: Tensor, bases: Tensor, eps: float, method: str = "e
 
     It is ∇R^c ("exact"), its Neumann form ("neumann") or βZ − βMSSA(Z | U) ("mssa").
     """
-    if method not in COMPRESSIONS:
-        raise unknown_name("method", method, COMPRESSIONS)
     if method != "mssa":
         return ob.subspace_coding_rate_gradient(z, bases, eps, method)
     beta = bases.shape[-1] / (z.shape[-2] * eps**2)
     return beta * (z - mssa(z, bases, eps))
-
-
-def compression_change(z: Tensor, bases: Tensor, eps: float, steps: Sequence[float], method: str = "exact") -> Tensor:
-    """Return R^c(Z − κG | U) − R^c(Z | U) for each κ in `steps`, with G by `method`; negative means descent."""
-    direction = compression_direction(z, bases, eps, method)
-    moved = z - torch.as_tensor(steps, dtype=z.dtype)[:, None, None] * direction
-    return ob.subspace_coding_rate(moved, bases, eps) - ob.subspace_coding_rate(z, bases, eps)
 
 
 def proximal_step(z: Tensor, eps: float, weight: float) -> Tensor:
@@ -112,17 +100,13 @@ def alternate(
     of the whole objective. "proximal" lowers λ‖Z‖₁ − R itself. "ista" takes an ISTA step with D = I and the same
     threshold; its LASSO preserves R by staying near Z.
     """
-    if sparsification not in SPARSIFICATIONS:
-        raise unknown_name("sparsification", sparsification, SPARSIFICATIONS)
     eta = 1 / ob.coding_rate_lipschitz(z.shape[-2], z.shape[-1], eps)
     kappa = eta if step is None else step
-    states = [z]
+    eye, states = torch.eye(z.shape[-1], dtype=z.dtype), [z]
+    sparsify = {"proximal": lambda x: proximal_step(x, eps, weight), "ista": lambda x: ista(x, eye, eta, weight)}
     for _ in range(layers):
-        states.append(states[-1] - kappa * compression_direction(states[-1], bases, eps, compression))
-        if sparsification == "ista":
-            states.append(ista(states[-1], torch.eye(z.shape[-1], dtype=z.dtype), eta, weight))
-        else:
-            states.append(proximal_step(states[-1], eps, weight))
+        half = states[-1] - kappa * compression_direction(states[-1], bases, eps, compression)
+        states += [half, sparsify[sparsification](half)]
     path = torch.stack(states)
     compressions, expansions = ob.subspace_coding_rate(path, bases, eps), ob.coding_rate(path, eps)
     return Descent(compressions, expansions, weight * ob.l1_norm(path), path[-1])

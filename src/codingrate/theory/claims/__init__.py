@@ -2,16 +2,15 @@
 
 from importlib import import_module
 
-from .frame import CLAIMS, VERDICTS, Claim, Finding, Outcome, Trial, Verdict, claim, judge, select, trials, verify
+from .frame import CLAIMS, Finding, Trial, claim, judge, report_html, select, summarize, trials, verify
 
 MODULES = (
     "objective", "energy", "operators", "unrolled", "expansion", "denoising", "diffusion", "discretization",
-    "layers", "optima", "reversal", "projection", "lemmas", "assumptions",
+    "layers", "reversal", "projection", "lemmas", "assumptions",
 )  # fmt: skip
 for _module in MODULES:  # claims of one section are listed in this order
     import_module(f"{__name__}.{_module}")
 
 __all__ = [
-    "CLAIMS", "VERDICTS", "Claim", "Finding", "Outcome", "Trial", "Verdict", "claim", "judge", "select", "trials",
-    "verify",
+    "CLAIMS", "Finding", "Trial", "claim", "judge", "report_html", "select", "summarize", "trials", "verify",
 ]  # fmt: skip

@@ -12,11 +12,10 @@ from torch import Tensor
 from codingrate.objective import equiangular_bases
 
 from .. import projection as theorem
-from . import figures as fig
 from . import reference
-from .frame import EXACT, Finding, Trial, claim, judge, power_law, relative
+from .frame import EXACT, Finding, Trial, claim, gaussian, judge, power_law, relative, tabulate, worst
 from .lemmas import SIXTH
-from .projection import at_beta, axis_aligned
+from .projection import at_beta, noise_share
 
 H = 1e-6  # half width of the central difference
 
@@ -36,25 +35,29 @@ def assumptions_agree(trial: Trial) -> Finding:
     Mutations: assumptions always satisfied; C₁ = ¼.
     """
 
+    def tokens_needed(K: int) -> int:
+        """Return the smallest n > 1 with √(n log n) ≤ n/2K."""
+        return next(m for m in count(2) if math.sqrt(m * math.log(m)) <= m / (2 * K))
+
     def smallest(K: int, gram: float) -> theorem.MixtureSizes | None:
         """Return the smallest sizes by n that satisfy everything, or None."""
-        start = next(m for m in count(2) if math.sqrt(m * math.log(m)) <= m / (2 * K))
-        share = max(6.0, 2 * gram**2)
-        for n in (*range(2, start + 2), *(round(10**power) for power in (4, 5, 6, 7))):
-            for p in {K, max(K, math.ceil(share * n / K)), max(K, n // 2), max(K, n)}:
-                sizes = at_beta(K, p, n, 1e-3, max(p / n, 1.0))
-                if not theorem.broken_assumptions(sizes, gram):
-                    return sizes
-        return None
+        share, numbers = (
+            max(6.0, 2 * gram**2),
+            (*range(2, tokens_needed(K) + 2), *(10**power for power in (4, 5, 6, 7))),
+        )
+        tried = (
+            at_beta(K, p, n, 1e-3, max(p / n, 1.0))
+            for n in numbers
+            for p in {K, max(K, math.ceil(share * n / K)), max(K, n // 2), max(K, n)}
+        )
+        return next((sizes for sizes in tried if not theorem.broken_assumptions(sizes, gram)), None)
 
-    rows: dict[float, dict[int, theorem.MixtureSizes | None]]
     rows = {gram: {K: smallest(K, gram) for K in range(2, 9)} for gram in (1.0, 2.0)}
     first = {gram: next((sizes for sizes in found.values() if sizes), None) for gram, found in rows.items()}
-    expected = {1.0: 6, 2.0: 8}
-    form = True
-    for gram, K in expected.items():
-        sizes, tokens = first[gram], next(m for m in count(2) if math.sqrt(m * math.log(m)) <= m / (2 * K))
-        form = form and sizes is not None and (sizes.K, sizes.n, sizes.d) == (K, tokens, K * tokens)
+    form = all(
+        s is not None and (s.K, s.n, s.d) == (K, tokens_needed(K), K * tokens_needed(K))
+        for s, K in zip(first.values(), (6, 8), strict=True)
+    )
     text = [f"C₄ = {gram:g}: K = {s.K}, n = {s.n:,}, d = {s.d:,}" for gram, s in first.items() if s]
     stated = all(s is not None and s.K <= s.p <= s.n and 6 * s.n <= s.K * s.p for s in rows[1.0].values())
     return Finding(
@@ -79,29 +82,26 @@ def beta_exceeds_one(trial: Trial) -> Finding:
     Mutations: β = 0; β without ε².
     """
     settings = {"CRATE-Base": (12, 64, 196), "K = 8": (8, 1900, 2000), "K = 12": (12, 2600, 5000)}
-    below, equal, kept = [], [], True
-    for name, (K, p, n) in settings.items():
-        sizes = theorem.MixtureSizes(K, p, n, 1e-3, 1.0)
-        if name != "CRATE-Base":
-            kept = kept and not theorem.broken_assumptions(sizes)
-        below.append(sizes.beta)
-        at = math.sqrt(p / n)
-        equal.append(abs(replace(sizes, eps=at).beta - 1))
-        kept = kept and replace(sizes, eps=at / 2).beta > 1 and abs(sizes.beta * n / p - 1) <= EXACT
-    form = kept and max(equal) <= EXACT
+    sizes = {name: theorem.MixtureSizes(*setting, 1e-3, 1.0) for name, setting in settings.items()}
+    limits = {name: math.sqrt(m.p / m.n) for name, m in sizes.items()}
+    error = max(abs(replace(m, eps=limits[name]).beta - 1) for name, m in sizes.items())
+    kept = all(replace(m, eps=limits[name] / 2).beta > 1 for name, m in sizes.items())
+    kept = kept and all(abs(m.beta * m.n / m.p - 1) <= EXACT for m in sizes.values())
+    inside = not any(theorem.broken_assumptions(m) for name, m in sizes.items() if name != "CRATE-Base")
+    form, least = kept and inside and error <= EXACT, min(m.beta for m in sizes.values())
     return Finding(
         "β ≥ 1 for ε ≤ 1, or for ε ≤ √(p/n)",
-        "at ε = 1: " + ", ".join(f"{name} {beta:.2f}" for name, beta in zip(settings, below, strict=True)),
-        judge(form and min(below) >= 1, form=form),
+        "at ε = 1: " + ", ".join(f"{name} {m.beta:.2f}" for name, m in sizes.items()),
+        judge(form and least >= 1, form=form),
         "ε ≤ √(p/n) gives β ≥ 1",
-        {"least": min(below), "error_at_limit": max(equal)},
+        {"least": least, "error_at_limit": error},
     )
 
 
-def dense_residual(tokens: theorem.NoisyTokens, bases: Tensor, clean: Tensor, eta: float) -> Tensor:
-    """Return Z⁺ minus the theorem's main term for other bases and clean tokens, with every term written out, (n, d)."""
-    beta, eps = tokens.sizes.beta, tokens.sizes.eps
-    z, projected = clean + tokens.noise, torch.zeros_like(clean)
+def dense_residual(tokens: theorem.NoisyTokens, eta: float) -> Tensor:
+    """Return Z⁺ minus the theorem's main term with every term written out, (n, d)."""
+    beta, eps, bases, clean = tokens.sizes.beta, tokens.sizes.eps, tokens.bases, tokens.clean
+    z, projected = tokens.tokens, torch.zeros_like(clean)
     for k in range(len(bases)):
         own = tokens.labels == k
         codes = clean[own] @ bases[k]
@@ -128,41 +128,37 @@ def coherent_subspaces(trial: Trial) -> Finding:
     Mutations: ∇R^c = 0; ∇R^c halved; P(Δ) = 0; coherence 0.
     """
     generator, nus, eta = trial.generator(), (1e-4, 3e-5, 1e-5), 1 / 8
-    slopes, constants, sizes_of, errors = [], [], [], []
-    for _ in range(trial.choose(3, 20)):
-        tokens = axis_aligned(at_beta(4, 16, 24, 0.05, 8.0), generator)
+
+    def measure() -> dict[str, float]:
+        tokens = theorem.draw_tokens(at_beta(4, 16, 24, 0.05, 8.0), generator)
         frame = tokens.bases
         codes = torch.einsum("nd,ndp->np", tokens.clean, frame[tokens.labels])
 
-        def place(bases: Tensor, tokens: theorem.NoisyTokens = tokens, codes: Tensor = codes) -> Tensor:
-            return torch.einsum("ndp,np->nd", bases[tokens.labels], codes)
+        def tilt(bases: Tensor) -> theorem.NoisyTokens:
+            return replace(tokens, bases=bases, clean=torch.einsum("ndp,np->nd", bases[tokens.labels], codes))
 
-        start = theorem.residual(tokens, eta)
-        extra = []
-        for nu in nus:
-            bases = equiangular_bases(frame, nu)
-            tilted = replace(tokens, bases=bases, clean=place(bases))
-            moved = theorem.residual(tilted, eta)
-            errors.append(relative(moved, dense_residual(tokens, bases, tilted.clean, eta)))
-            extra.append(float(torch.linalg.matrix_norm(moved - start, 2)))
+        tilted = [tilt(equiangular_bases(frame, nu)) for nu in nus]
+        moved, start = [theorem.residual(one, eta) for one in tilted], theorem.residual(tokens, eta)
+        extra = [float(torch.linalg.matrix_norm(residual - start, 2)) for residual in moved]
         direction = (frame.sum(0) - frame) / 2
-        ends = [frame + sign * H * direction for sign in (1, -1)]
-        right, left = (dense_residual(tokens, bases, place(bases), eta) for bases in ends)
-        derivative = (right - left) / (2 * H)
-        size = float(torch.linalg.matrix_norm(derivative, 2))
-        slopes.append(power_law(nus, extra).exponent)
-        constants.append(extra[-1] / (nus[-1] * size))
-        sizes_of.append(size / float(torch.linalg.matrix_norm(tokens.clean, 2)))
-    gap = max(max(abs(s - 1) for s in slopes), max(abs(c - 1) for c in constants))
+        right, left = (dense_residual(tilt(frame + sign * H * direction), eta) for sign in (1, -1))
+        size = float(torch.linalg.matrix_norm((right - left) / (2 * H), 2))
+        return {
+            "slope": power_law(nus, extra).exponent,
+            "constant": extra[-1] / (nus[-1] * size),
+            "size": size / float(torch.linalg.matrix_norm(tokens.clean, 2)),
+            "error": max(relative(m, dense_residual(one, eta)) for m, one in zip(moved, tilted, strict=True)),
+        }
+
+    table = tabulate(measure() for _ in range(trial.choose(3, 20)))
+    slopes, constants, added, errors = table.values()
+    gap = worst(abs(value - 1) for value in (*slopes, *constants))
     return Finding(
         "slope 1 in ν, constant ‖G‖",
         f"slope {min(slopes):.3f} … {max(slopes):.3f}, constant × {min(constants):.3f} … {max(constants):.3f}; the "
-        f"added error is {max(sizes_of):.1f} ν‖X‖",
+        f"added error is {max(added):.1f} ν‖X‖",
         judge(gap <= 0.01 and max(errors) <= EXACT),
-        numbers={"gap": gap, "error": max(errors), "added_error_over_signal": max(sizes_of)},
-        draw=fig.figure(
-            fig.laws("error that coherence adds", "ν", "norm", (nus, extra, 1.0, "measured; line: slope 1"))
-        ),
+        numbers={"gap": gap, "error": max(errors), "added_error_over_signal": max(added)},
     )
 
 
@@ -182,41 +178,33 @@ def correlated_tokens(trial: Trial) -> Finding:
     """
     generator, K, p, each = trial.generator(), 6, 16, 3
     beta, eta, sigma = 500.0, 1 / 500, 1e-4
-    errors, shares, noises, curve = [], [], [], []
     sizes = at_beta(K, p, K * each, sigma, beta)
-    drawn = axis_aligned(sizes, generator)
-    labels = torch.arange(K).repeat_interleave(each)
-    for mu in (0.0, 0.01, 0.05, 0.1, 0.2, 0.4):
+    drawn, labels = theorem.draw_tokens(sizes, generator), torch.arange(K).repeat_interleave(each)
+
+    def measure(mu: float) -> dict[str, float]:
         gram = mu * torch.ones(each, each, dtype=torch.float64) + (1 - mu) * torch.eye(each, dtype=torch.float64)
-        root, blocks = torch.linalg.cholesky(gram), []
-        for _ in range(K):
-            axes = torch.linalg.qr(torch.randn(p, each, generator=generator, dtype=torch.float64))[0]
-            blocks.append(root @ axes.mT)  # A_kᵀ (n_k, p)
-        clean = torch.einsum("ndp,np->nd", drawn.bases[labels], torch.cat(blocks))
-        noisy = replace(drawn, clean=clean, labels=labels)
-        quiet = replace(noisy, noise=torch.zeros_like(clean), sizes=replace(sizes, sigma=0.0))
+        frames = [torch.linalg.qr(gaussian(p, each, generator))[0] for _ in range(K)]
+        blocks = torch.cat([torch.linalg.cholesky(gram) @ frame.mT for frame in frames])  # A_kᵀ (n_k, p) of each k
+        noisy = replace(drawn, clean=torch.einsum("ndp,np->nd", drawn.bases[labels], blocks), labels=labels)
+        quiet = replace(noisy, noise=torch.zeros_like(noisy.clean), sizes=replace(sizes, sigma=0.0))
         found = float(torch.linalg.matrix_norm(theorem.residual(quiet, eta), 2))
-        s = torch.tensor([1 - mu, 1 + (each - 1) * mu], dtype=torch.float64).sqrt()
+        s, xi = torch.tensor([1 - mu, 1 + (each - 1) * mu], dtype=torch.float64).sqrt(), (each - 1) * mu
         exact = eta * float((s / (1 / beta + s.square()) - s / (1 + 1 / beta)).abs().max())
-        errors.append(abs(found - exact) / (eta * float(s.max())))
-        xi = (each - 1) * mu
-        curve.append((xi, found))
-        if 0 < xi <= SIXTH:
-            shares.append(found / (2 * math.sqrt(1 + xi) * eta * xi / (1 + 1 / beta)))
-        bounds = [theorem.residual_bound(replace(sizes, sigma=level), eta) for level in (sigma, 0.0)]
-        added = torch.linalg.matrix_norm(theorem.residual(noisy, eta) - theorem.residual(quiet, eta), 2)
-        noises.append(float(added) / (bounds[0] - bounds[1]))
+        added = float(torch.linalg.matrix_norm(theorem.residual(noisy, eta) - theorem.residual(quiet, eta), 2))
+        return {
+            "‖A_k*A_k − I‖": xi,
+            "residual": found,
+            "error": abs(found - exact) / (eta * float(s.max())),
+            "share": found / (2 * math.sqrt(1 + xi) * eta * xi / (1 + 1 / beta)) if 0 < xi <= SIXTH else 0.0,
+            "noise": noise_share(sizes, eta, added),
+        }
+
+    table = tabulate(map(measure, (0.0, 0.01, 0.05, 0.1, 0.2, 0.4)))
+    error, share, noise = (max(table.pop(name)) for name in ("error", "share", "noise"))
     return Finding(
         "residual of the spectrum, within the bound with ξ for √(n/d); noise terms with C₅ = 2",
-        f"residual to {max(errors):.0e}, {max(shares):.2f} of the bound; noise terms need C₅ = {max(noises):.2f}",
-        judge(max(errors) <= EXACT and max(shares) <= 1 and 0 < max(noises) <= 2),
-        numbers={"error": max(errors), "share_of_bound": max(shares), "noise": max(noises)},
-        draw=fig.figure(
-            fig.lines(
-                ("residual of correlated tokens", "‖A_k*A_k − I‖", "residual"),
-                ([x for x, _ in curve], [y for _, y in curve], None),
-                scale="plot",
-                marks=(SIXTH,),
-            )
-        ),
+        f"residual to {error:.0e}, {share:.2f} of the bound; noise terms need C₅ = {noise:.2f}",
+        judge(error <= EXACT and share <= 1 and 0 < noise <= 2),
+        numbers={"error": error, "share_of_bound": share, "noise": noise},
+        table=table,
     )

@@ -12,9 +12,8 @@ from torch.func import grad
 from codingrate.objective import random_bases
 
 from ..denoising import SubspaceMixture, attention_denoise, codes, project_nearest
-from . import figures as fig
 from . import reference
-from .frame import EXACT, Finding, Trial, claim, critical, judge, power_law, z_scores
+from .frame import EXACT, Finding, Trial, claim, critical, judge, power_law, tabulate, z_scores
 
 
 def mixture(generator: torch.Generator, K: int = 3, d: int = 7, p: int = 2) -> SubspaceMixture:
@@ -147,14 +146,15 @@ def error_by_noise(
     squared_error(model, z, sigma) maps tokens (n, d) to (n,). All σ use the same draws.
     """
     generator, results = trial.generator(), []
+
+    def error(model: SubspaceMixture, sigma: float, state: Tensor) -> float:
+        z, weights = near_zero(model, sigma, trial.choose(10_000, 100_000), generator.set_state(state))
+        return float((weights * squared_error(model, z, sigma)).mean().sqrt())
+
     for p in (1, 2, 3):
         model = mixture(generator, d=31, p=p)
-        errors, state = [], generator.get_state()
-        for sigma in SIGMAS:
-            generator.set_state(state)
-            z, weights = near_zero(model, sigma, trial.choose(10_000, 100_000), generator)
-            errors.append(float((weights * squared_error(model, z, sigma)).mean().sqrt()))
-        results.append((p, model, errors))
+        state = generator.get_state()
+        results.append((p, model, [error(model, sigma, state) for sigma in SIGMAS]))
     return results
 
 
@@ -179,14 +179,13 @@ def attention_order(trial: Trial) -> Finding:
         constant = math.sqrt(float((1 / model.variances).sum()))
         ratio = errors[-1] / (constant * SIGMAS[-1] ** 2)
         results.append((p, errors, constant, power_law(SIGMAS, errors).exponent, ratio))
-    curves = [(SIGMAS, errors, [c * s**2 for s in SIGMAS], f"p = {p}") for p, errors, c, *_ in results]
     return Finding(
         "slope 2 in σ, constant √Σ 1/λ_j, for p = 1, 2, 3",
         "; ".join(f"p = {p}: slope {slope:.3f}, constant × {ratio:.3f}" for p, _, _, slope, ratio in results),
         judge(all(abs(slope - 2) < 0.05 and abs(ratio - 1) < 0.05 for *_, slope, ratio in results)),
         "at finite σ the relative error is σ²/λ, 100 % at σ² = λ",
         {f"slope_p{p}": slope for p, *_, slope, _ in results} | {f"constant_p{p}": ratio for p, *_, ratio in results},
-        fig.figure(fig.laws("attention form and E[z♮ | z]", "σ", "root mean square error (line: σ²√Σ1/λ)", *curves)),
+        {"σ": list(SIGMAS)} | {f"root mean square error, p = {p}": errors for p, errors, *_ in results},
     )
 
 
@@ -212,13 +211,12 @@ def attention_projects(trial: Trial) -> Finding:
 
     measured = error_by_noise(trial, squared_distance)
     results = [(p, errors, power_law(SIGMAS, errors).exponent) for p, _, errors in measured]
-    curves = [(SIGMAS, errors, 1 + p / 2, f"p = {p}; line: slope {1 + p / 2}") for p, errors, _ in results]
     return Finding(
         "within the exponential bound at every z; in the mean order 1 + p/2: 1.5, 2, 2.5",
         f"above the bound by {max(excess, 0.0):.0e} σ; slopes " + ", ".join(f"{slope:.2f}" for *_, slope in results),
         judge(excess < EXACT and all(abs(slope - (1 + p / 2)) < 0.1 for p, _, slope in results)),
         numbers={"excess_over_bound": excess} | {f"slope_p{p}": slope for p, _, slope in results},
-        draw=fig.figure(fig.laws("attention form and nearest projection", "σ", "root mean square distance", *curves)),
+        table={"σ": list(SIGMAS)} | {f"root mean square distance, p = {p}": errors for p, errors, _ in results},
     )
 
 
@@ -243,28 +241,24 @@ def one_step_denoising(trial: Trial) -> Finding:
     """
     generator, d, p = trial.generator(), 7, 2
     model = mixture(generator, d=d, p=p)
-    sigmas = (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
-    limit, left, oracle, ok = critical(len(sigmas) + 1), [], [], True
-    for sigma in sigmas:
+
+    def measure(sigma: float) -> dict[str, float]:
         sample = model.sample(trial.choose(10_000, 200_000), sigma, generator)
-        error = (model.denoise(sample.tokens, sigma) - sample.clean).square().sum(-1)
-        shares = (error / (d * sigma**2)).unsqueeze(-1)
-        left.append(float(error.mean()) / (d * sigma**2))
-        oracle.append(float((model.variances / (model.variances + sigma**2)).sum()) / d)
-        ok = ok and left[-1] < 1 and float(z_scores(shares, oracle[-1])) > -limit
-    ok = ok and abs(float(z_scores(shares, p / d))) < limit
-    nearer = float((error < (sample.tokens - sample.clean).square().sum(-1)).double().mean())
-    planar = SubspaceMixture(fig.plane_lines(10, 70, 130))
-    points = planar.sample(150, 0.3, trial.generator()).tokens
-    title = "one step, three lines in the plane, σ = 0.3"
-    curve = (sigmas, left, oracle, "measured; line: known subspace")
+        error, before = (
+            (z - sample.clean).square().sum(-1) for z in (model.denoise(sample.tokens, sigma), sample.tokens)
+        )
+        oracle = float((model.variances / (model.variances + sigma**2)).sum()) / d
+        above, off = (float(z_scores((error / (d * sigma**2)).unsqueeze(-1), share)) for share in (oracle, p / d))
+        left, nearer = float(error.mean()) / (d * sigma**2), float((error < before).double().mean())
+        return {"σ": sigma, "left": left, "oracle": oracle, "above": above, "off": off, "nearer": nearer}
+
+    table = tabulate(map(measure, (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02)))
+    sigmas, left, oracle, above, off, nearer = table.values()
+    limit = critical(len(sigmas) + 1)
     return Finding(
         f"less noise at every σ, never below the oracle, p/d = {p / d:.4f} as σ → 0",
-        f"{left[0]:.3f} at σ = 2, {left[-1]:.4f} at σ = 0.02, where {nearer:.2%} of tokens are closer",
-        judge(ok),
-        numbers={f"left_{s}": value for s, value in zip(sigmas, left, strict=True)} | {"nearer": nearer},
-        draw=fig.figure(
-            fig.arrows(title, planar.bases, points, planar.denoise(points, 0.3)),
-            fig.laws("noise left after one step", "σ", "E‖D(z) − z♮‖² / dσ² (dashed: p/d)", curve, level=p / d),
-        ),
+        f"{left[0]:.3f} at σ = 2, {left[-1]:.4f} at σ = 0.02, where {nearer[-1]:.2%} of tokens are closer",
+        judge(max(left) < 1 and all(score > -limit for score in above) and abs(off[-1]) < limit),
+        numbers={f"left_{s}": value for s, value in zip(sigmas, left, strict=True)} | {"nearer": nearer[-1]},
+        table={"σ": sigmas, "share of the noise left": left, "with a known subspace": oracle},
     )

@@ -14,9 +14,8 @@ from codingrate.objective import TokenSample, random_bases, subspace_coding_rate
 
 from ..denoising import SubspaceMixture, codes, nearest_subspace, off_subspace
 from ..diffusion import VarianceExploding, geometric_times, sliced_wasserstein, structured_solution
-from . import figures as fig
 from .denoising import mixture
-from .frame import Finding, Trial, claim, cosine, covariance_scores, critical, judge, power_law, z_scores
+from .frame import Finding, Trial, claim, cosine, covariance_scores, critical, judge, power_law, tabulate, z_scores
 
 LAST, FIRST = 1.0, 1e-4  # T and t_1: noise as large as the signal, and a hundredth of it
 
@@ -78,8 +77,7 @@ def judge_samples(trial: Trial, count: int, kappa: float, stochastic: bool) -> F
         return (process.reverse(part, grid, generator) if stochastic else process.flow(part, grid))[-1]
 
     points = model.denoise(in_parts(run, start), math.sqrt(FIRST))
-    finding = compare_distributions(model, points, 0.0, data_scores(model, points), trial.generator())
-    return replace(finding, draw=paths_figure(trial, stochastic))
+    return compare_distributions(model, points, 0.0, data_scores(model, points), trial.generator())
 
 
 @claim(section="3.1", equation="eq:ve-bwd-decoder")
@@ -106,27 +104,6 @@ def probability_flow(trial: Trial) -> Finding:
     Mutations: denoiser = identity; Wiener factor 1.
     """
     return judge_samples(trial, trial.choose(4_000, 40_000), 0.05, stochastic=False)
-
-
-def paths_figure(trial: Trial, stochastic: bool) -> fig.Draw:
-    """Draw paths in the plane from q_T to three lines, and their distance from the lines over time."""
-    generator, grid = trial.generator(), times(0.05)
-    model = SubspaceMixture(fig.plane_lines(10, 70, 130))
-    process = VarianceExploding(model)
-    start = model.sample(60, math.sqrt(LAST), generator).tokens
-    path = process.reverse(start, grid, generator) if stochastic else process.flow(start, grid)
-    across = torch.stack([-model.bases[..., 1, 0], model.bases[..., 0, 0]], dim=-1)  # (K, 2) normals of the lines
-    away = (path @ across.T).abs().amin(-1).square().mean(-1).sqrt()
-
-    def plane(axes: fig.Axes) -> None:
-        fig.plot_plane(axes, model.bases, 3.5)
-        axes.plot(path[..., 0], path[..., 1], color=fig.BLUE, linewidth=0.6, alpha=0.6)
-        axes.scatter(start[:, 0], start[:, 1], s=6, color=fig.GRAY)
-        axes.scatter(path[-1, :, 0], path[-1, :, 1], s=8, color=fig.ORANGE, zorder=3)
-
-    curves = (grid, away, "root mean square"), (grid, grid.sqrt(), "√t, the noise")
-    distances = fig.lines(("distance from the nearest line", "t", "distance"), *curves, scale="loglog", style="-")
-    return fig.figure((("paths from noise (gray) to data", "", ""), plane), distances)
 
 
 @claim(section="B.1", equation="eq:ve-fwd-decoder, eq:general_diffusion_ode", expected="holds in a stated range")
@@ -208,13 +185,6 @@ def compression_as_score(trial: Trial) -> Finding:
     passed = [s for s, value in zip(strengths, whole, strict=True) if value > math.sqrt(0.5)]
     gaps = [abs(a - b) for a, b in zip(whole, predicted, strict=True)] + [abs(a - math.sqrt(phi)) for a in across]
     other = all(gap <= n / (2 * K * p) for gap in gaps) and min(across) > math.sqrt(0.5)
-
-    planar = SubspaceMixture(fig.plane_lines(20, 110))
-    points = planar.sample(120, 0.3, trial.generator()).tokens
-    alone = points.unsqueeze(-2)
-    step = subspace_coding_rate_gradient(alone, planar.bases, precision(10.0, alone, planar.bases)).squeeze(-2)
-    labels = ("cosine with the score", "βσ (the theorem's βσ ≤ ½ is left of the dashed line)", "cosine")
-    names = {"−∇R^c": whole, "predicted": predicted, "off its own subspace": across}
     return Finding(
         f"cosine above 0.71 at βσ ≤ ½; by B.3's main term {predicted[0]:.2f} … {predicted[-1]:.2f} of the whole, "
         f"{math.sqrt(phi):.2f} off the token's subspace",
@@ -225,11 +195,7 @@ def compression_as_score(trial: Trial) -> Finding:
         f"theorem applies, and to the nearest U_k from βσ = {min(passed, default=math.inf):g}",
         {f"cosine_{s:g}": value for s, value in zip(strengths, whole, strict=True)}
         | {"worst_gap_to_prediction": max(gaps)},
-        fig.figure(
-            fig.arrows("E[z♮ | z] − z, σ = 0.3", planar.bases, points, planar.denoise(points, 0.3)),
-            fig.arrows("−∇R^c/β, each point alone, β = 10", planar.bases, points, points - step / 10, fig.ORANGE),
-            fig.lines(labels, *((strengths, values, name) for name, values in names.items()), marks=(0.5,)),
-        ),
+        {"βσ": list(strengths), "cosine with the score": whole, "predicted": predicted, "off its own subspace": across},
     )
 
 
@@ -249,28 +215,20 @@ def structured_limit(trial: Trial) -> Finding:
     n, K, p = trial.choose((16, 4, 32), (96, 12, 64))
     sigma, beta, d = 0.03, 100.0, K * p
     model, sample = uncorrelated(trial.generator(), sigma, n, K, p)
-    z = sample.tokens
-    eps, unit = precision(beta, z, model.bases), math.log(100) / beta
+    eps, unit = precision(beta, sample.tokens, model.bases), math.log(100) / beta
     clocks = [unit * step for step in (0.0, 0.25, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0)]
-    noise, signal = [], []
-    for clock in clocks:
-        moved = structured_solution(z, model.bases, math.exp(-clock), eps)
-        off = off_subspace(moved, model.bases, sample.labels)
-        noise.append(float(off.square().sum()))
-        signal.append(float((moved - off).square().sum()))
-    start = off_subspace(z, model.bases, sample.labels)
-    noise = [value / float(start.square().sum()) for value in noise]
-    signal = [value / float((z - start).square().sum()) for value in signal]
+
+    def energies(z: Tensor) -> tuple[float, float]:
+        """Return the energy off the subspaces of the tokens, and that on them."""
+        off = off_subspace(z, model.bases, sample.labels)
+        return float(off.square().sum()), float((z - off).square().sum())
+
+    start = energies(sample.tokens)
+    moved = [energies(structured_solution(sample.tokens, model.bases, math.exp(-clock), eps)) for clock in clocks]
+    noise, signal = ([energy[at] / start[at] for energy in moved] for at in (0, 1))
     limit = n / d + 0.01 + 3 * math.sqrt(2 * (n / d) / (n * (d - p)))
     kept = float(wrightomega(beta + math.log(beta) - math.log(100))) / beta
     ok = noise[3] < limit and abs(signal[3] - kept) < 3 * math.sqrt(2 / (n * p)) * (1 - kept)
-    curves = {
-        "signal": signal,
-        "signal, predicted for s = 1": [float(wrightomega(beta + math.log(beta) - beta * u)) / beta for u in clocks],
-        "noise": noise,
-        "noise, predicted": [n / d + (1 - n / d) * math.exp(-beta * u) for u in clocks],
-    }
-    labels = (f"structured denoising ODE, β = {beta:g}", "u = log T/(T − t)", "share of the energy left")
     return Finding(
         f"u₀ = {unit:.3f}: noise below {limit:.3f}, signal {kept:.3f}; signal remains as u → ∞",
         f"noise {noise[3]:.3f}, signal {signal[3]:.3f}; at u = {clocks[-1]:.1f} signal {signal[-1]:.1e}",
@@ -278,7 +236,7 @@ def structured_limit(trial: Trial) -> Finding:
         "up to a time with log(100)/β ≤ u ≪ 1 the noise vanishes (but for its share n/d) and the signal remains; "
         "as t → T the signal vanishes too, to Z = 0",
         {"noise_left": noise[3], "signal_left": signal[3], "signal_predicted": kept, "signal_at_end": signal[-1]},
-        fig.figure(fig.lines(labels, *((clocks[1:], values[1:], name) for name, values in curves.items()))),
+        {"u = log T/(T − t)": clocks, "signal left": signal, "noise left": noise},
     )
 
 
@@ -294,27 +252,30 @@ def score_magnitude(trial: Trial) -> Finding:
     Mutations: score = 0; score × σ; ∇R^c = 0.
     """
     generator, beta = trial.generator(), 10.0
-    model, sigmas = mixture(generator), (0.02, 0.01, 0.005, 0.002, 0.001)
+    model = mixture(generator)
     sample = model.sample(trial.choose(2_000, 50_000), 1.0, generator)
     dense, tokens = uncorrelated(generator, 1.0)
     eps = precision(beta, tokens.tokens, dense.bases)
-    sizes = []
-    for sigma in sigmas:
+
+    def sizes(sigma: float) -> dict[str, float]:
         fixed, moving = ((1 - s) * sample.clean + s * sample.tokens for s in (0.5, sigma))  # clean + s · noise
         z = (1 - sigma) * tokens.clean + sigma * tokens.tokens
-        gradient = subspace_coding_rate_gradient(z, dense.bases, eps)
-        rows = (model.score(fixed, sigma), model.score(moving, sigma), gradient)
-        sizes.append([float(torch.linalg.norm(row, dim=-1).mean()) for row in rows])
-    columns = [list(column) for column in zip(*sizes, strict=True)]
+        rows = {
+            "score at fixed z": model.score(fixed, sigma),
+            "score at Z_t": model.score(moving, sigma),
+            "∇R^c at Z_t": subspace_coding_rate_gradient(z, dense.bases, eps),
+        }
+        return {"σ_t": sigma} | {name: float(torch.linalg.norm(row, dim=-1).mean()) for name, row in rows.items()}
+
+    table = tabulate(map(sizes, (0.02, 0.01, 0.005, 0.002, 0.001)))
+    sigmas, *columns = table.values()
     at_fixed, along, constant = (power_law(sigmas, column).exponent for column in columns)
     inside = abs(at_fixed + 2) < 0.05 and abs(constant) < 0.05
-    slopes = {"score at fixed z": -2, "score at Z_t": -1, "∇R^c at Z_t": 0}
-    curves = [(sigmas, c, s, f"{name}; line: slope {s}") for c, (name, s) in zip(columns, slopes.items(), strict=True)]
     return Finding(
         "slope −2 of the score, 0 of ∇R^c",
         f"score {at_fixed:.3f} at fixed z, {along:.3f} at Z_t; ∇R^c {constant:.3f}",
         judge(inside and abs(along + 2) < 0.05, form=inside and abs(along + 1) < 0.05),
         f"the score is ∝ 1/σ_t² at fixed z off the support; at Z_t it grows only as σ^{along:.2f}",
         {"slope_fixed": at_fixed, "slope_along": along, "slope_rate": constant},
-        fig.figure(fig.laws("size of the score and of ∇R^c", "σ_t", "mean norm", *curves)),
+        table,
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import reduce
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -13,10 +16,9 @@ from codingrate.objective import random_bases, subspace_coding_rate, subspace_co
 from codingrate.operators.inverse import TiedLayers, inversion_error
 
 from ..diffusion import geometric_times, structured_flow, structured_solution
-from . import figures as fig
 from . import reference
 from .diffusion import precision, uncorrelated
-from .frame import EXACT, Finding, Trial, claim, judge, power_law, relative
+from .frame import EXACT, Finding, Trial, claim, judge, power_law, relative, tabulate
 
 BETA = 8.0
 LAYERS = (10, 20, 40, 80)  # with κβL = 1 in every case
@@ -29,20 +31,10 @@ def draw_tokens(trial: Trial) -> tuple[Tensor, Tensor, float]:
     return sample.tokens, model.bases, precision(BETA, sample.tokens, model.bases)
 
 
-def layers(z: Tensor, bases: Tensor, eps: float, step: float, count: int) -> Tensor:
-    """Return Z, Z + step ∇R^c(Z), … through `count` layers with the dense ∇R^c, (count + 1, n, d)."""
-    path = [z]
-    for _ in range(count):
-        path.append(path[-1] + step * reference.compression_gradient(path[-1], bases, eps))
-    return torch.stack(path)
-
-
-def steps(z: Tensor, bases: Tensor, eps: float, step: float, count: int) -> Tensor:
-    """Return the states of `layers`, but with the ∇R^c of the code under test, (count + 1, n, d)."""
-    path = [z]
-    for _ in range(count):
-        path.append(path[-1] + step * subspace_coding_rate_gradient(path[-1], bases, eps))
-    return torch.stack(path)
+def layers(z: Tensor, bases: Tensor, eps: float, step: float, count: int, *, dense: bool = False) -> Tensor:
+    """Return Z, Z + step ∇R^c(Z), … through `count` layers, (count + 1, n, d); `dense` takes the reference of ∇R^c."""
+    gradient = reference.compression_gradient if dense else subspace_coding_rate_gradient
+    return torch.stack(list(accumulate(range(count), lambda x, _: x + step * gradient(x, bases, eps), initial=z)))
 
 
 @claim(section="B.4", equation="eq:structured_denoising_ode_discretized, t_{ℓ+1} = (1 + 2κ)t_ℓ")
@@ -59,14 +51,14 @@ def geometric_grid(trial: Trial) -> Finding:
     z, bases, eps = draw_tokens(trial)
     kappa, count = 0.05, 8
     up = geometric_times(0.01, kappa, count + 1)
-
-    def error(grid: Tensor, step: float) -> float:
-        return relative(structured_flow(z, bases, grid, eps), layers(z, bases, eps, step, count))
-
+    grids = {  # with the step that each should make
+        "diffusion": (up, kappa),
+        "backwards": (up.flip(0), -kappa / (1 + 2 * kappa)),
+        "denoising": (geometric_times(0.01, -kappa, count + 1), -kappa),
+    }
     errors = {
-        "diffusion": error(up, kappa),
-        "backwards": error(up.flip(0), -kappa / (1 + 2 * kappa)),
-        "denoising": error(geometric_times(0.01, -kappa, count + 1), -kappa),
+        name: relative(structured_flow(z, bases, grid, eps), layers(z, bases, eps, step, count, dense=True))
+        for name, (grid, step) in grids.items()
     }
     return Finding(
         "steps of κ; of κ/(1 + 2κ) on the reversed times, of κ on ratio 1 − 2κ; to 1.5e-8",
@@ -87,22 +79,27 @@ def structured_first_order(trial: Trial) -> Finding:
     """
     z, bases, eps = draw_tokens(trial)
     span = 2 / BETA  # log T/t_1
-    kappas, errors = [], []
-    for count in LAYERS:
-        kappas.append(math.expm1(span / count) / 2)
-        up = geometric_times(math.exp(-span), kappas[-1], count + 1)
-        ends = [structured_flow(z, bases, grid, eps)[-1] for grid in (up, up.flip(0))]
-        exact = [structured_solution(z, bases, math.exp(sign * span), eps) for sign in (1, -1)]
-        errors.append([relative(end, true) for end, true in zip(ends, exact, strict=True)])
-    columns = [list(column) for column in zip(*errors, strict=True)]
+
+    def measure(count: int) -> dict[str, float]:
+        kappa = math.expm1(span / count) / 2
+        up = geometric_times(math.exp(-span), kappa, count + 1)
+        grids = {"diffusion": (up, 1), "denoising": (up.flip(0), -1)}
+        return {"κ": kappa} | {
+            name: relative(
+                structured_flow(z, bases, grid, eps)[-1], structured_solution(z, bases, math.exp(sign * span), eps)
+            )
+            for name, (grid, sign) in grids.items()
+        }
+
+    table = tabulate(map(measure, LAYERS))
+    kappas, *columns = table.values()
     slopes = [power_law(kappas, column).exponent for column in columns]
-    curves = [(kappas, c, 1, f"{n}; line: slope 1") for n, c in zip(("diffusion", "denoising"), columns, strict=True)]
     return Finding(
         "slope 1 in κ, for diffusion and denoising",
         f"slopes {slopes[0]:.3f} and {slopes[1]:.3f}; error {columns[0][-1]:.1e} with {LAYERS[-1]} layers",
         judge(all(abs(slope - 1) < 0.1 for slope in slopes)),
         numbers={"slope_diffusion": slopes[0], "slope_denoising": slopes[1]},
-        draw=fig.figure(fig.laws("distance from the exact solution", "κ", "relative error at the end", *curves)),
+        table=table,
     )
 
 
@@ -118,35 +115,32 @@ def compression_descends(trial: Trial) -> Finding:
     Mutations: ∇R^c = 0; ∇R^c with the wrong sign; ∇R^c halved; structured solution = Z.
     """
     z, bases, eps = draw_tokens(trial)
-    h, drops = 1e-3, []
-    for clock in (0.05, 0.2, 0.5):
+    h = 1e-3
+
+    def drop(clock: float) -> float:
+        """Return the relative error of dR^c/du = −½‖∇R^c‖² by a central difference."""
         before, here, after = (structured_solution(z, bases, math.exp(-clock + s), eps) for s in (h, 0.0, -h))
         rates = [float(reference.compression(state, bases, eps)) for state in (before, after)]
-        change = (rates[1] - rates[0]) / (2 * h)
         energy = float(subspace_coding_rate_gradient(here, bases, eps).square().sum())
-        drops.append(abs(change / (-energy / 2) - 1) if energy else math.inf)
+        return abs((rates[1] - rates[0]) / (2 * h) / (-energy / 2) - 1) if energy else math.inf
 
     def worst_rise(strength: float) -> float:
         """Return the largest relative rise of R^c in a layer with κβ = strength, from tokens of several sizes."""
-        paths = torch.stack([steps(scale * z, bases, eps, -strength / BETA, 20) for scale in (3.0, 1.0, 0.3, 0.01)])
+        paths = torch.stack([layers(scale * z, bases, eps, -strength / BETA, 20) for scale in (3.0, 1.0, 0.3, 0.01)])
         rate = subspace_coding_rate(paths, bases, eps)
         nonzero = rate[:, :-1] > EXACT * rate[:, :1]  # leave out rates that are zero up to rounding
         return float((rate[:, 1:] / rate[:, :-1] - 1)[nonzero].max())
 
+    error = max(drop(clock) for clock in (0.05, 0.2, 0.5))
     rises = {strength: worst_rise(strength) for strength in (0.1, 0.5, 1.0, 1.5, 1.9, 2.1)}
-    ok = max(drops) < (h * BETA) ** 2 and all(rise < 0 for strength, rise in rises.items() if strength < 2)
-    curves = []
-    for strength in (0.5, 1.9, 2.1):
-        path = steps(0.3 * z, bases, eps, -strength / BETA, 30)
-        curves.append((range(31), subspace_coding_rate(path, bases, eps), f"κβ = {strength}"))
-    labels = ("R^c by layer, tokens of size 0.3", "layer ℓ", "R^c")
+    ok = error < (h * BETA) ** 2 and all(rise < 0 for strength, rise in rises.items() if strength < 2)
     return Finding(
         "dR^c/du = −½‖∇R^c‖²; in layers a fall for κβ < 2, a rise for κβ = 2.1",
-        f"derivative to {max(drops):.0e}; a layer adds at most {rises[1.9]:+.1%} at κβ = 1.9, {rises[2.1]:+.1%} at 2.1",
+        f"derivative to {error:.0e}; a layer adds at most {rises[1.9]:+.1%} at κβ = 1.9, {rises[2.1]:+.1%} at 2.1",
         judge(ok and rises[2.1] <= 0, ranged=ok and rises[2.1] > 0),
         "in layers κβ < 2, that is κ < 2nε²/p",
-        {"derivative_error": max(drops)} | {f"rise_{strength:g}": rise for strength, rise in rises.items()},
-        fig.figure(fig.lines(labels, *curves, scale="semilogy", style="-")),
+        {"derivative_error": error} | {f"rise_{strength:g}": rise for strength, rise in rises.items()},
+        {"κβ": list(rises), "largest relative rise of R^c in a layer": list(rises.values())},
     )
 
 
@@ -177,13 +171,12 @@ def structured_round_trip(trial: Trial) -> Finding:
     whole = [error(kappa, count) for kappa, count in zip(kappas, LAYERS, strict=True)]
     constant = single[-1] / (kappas[-1] ** 2 * float(torch.linalg.norm(curved) / torch.linalg.norm(z)))
     layer, trip = power_law(kappas, single).exponent, power_law(kappas, whole).exponent
-    curves = [(kappas, single, 2, "one layer; line: slope 2"), (kappas, whole, 1, "κβL = 1; line: slope 1")]
     return Finding(
         "slope 2 in κ per layer, constant ‖∇²R^c[∇R^c]‖; slope 1 over κβL = 1",
         f"slope {layer:.3f}, constant × {constant:.3f}; slope {trip:.3f}, error {whole[-1]:.2%} in {LAYERS[-1]} layers",
         judge(abs(layer - 2) < 0.1 and abs(trip - 1) < 0.1 and abs(constant - 1) < 0.05),
         numbers={"slope_layer": layer, "constant_layer": constant, "slope_trip": trip},
-        draw=fig.figure(fig.laws("denoise, then diffuse", "κ", "‖result − Z‖ / ‖Z‖", *curves)),
+        table={"κ": kappas, "‖result − Z‖/‖Z‖, one layer": single, "κβL = 1": whole},
     )
 
 
@@ -206,13 +199,12 @@ def attention_inverts(trial: Trial) -> Finding:
     steps = [0.04, 0.02, 0.01, 0.005]
     errors = [error(trial, 0.0, step) for step in steps]
     fit = power_law(steps, errors)
-    curve = (steps, errors, 2, "measured; line: slope 2")
     return Finding(
         f"slope 2 ± {max(steps):g} in β",
         f"slope {fit.exponent:.3f}, error {fit.constant:.2f} β²",
         judge(abs(fit.exponent - 2) <= max(steps)),
         numbers={"slope": fit.exponent, "constant": fit.constant},
-        draw=fig.figure(fig.laws("no noise, λ = 0", "β", "‖g(f(Z)) − Z‖/‖Z‖", curve)),
+        table={"β": steps, "‖g(f(Z)) − Z‖/‖Z‖": errors},
     )
 
 
@@ -235,8 +227,6 @@ def layers_invert(trial: Trial) -> Finding:
     whole = [error(trial, sigma, step, lam) for sigma in sigmas]
     floor, network = error(trial, 0.0, step, lam), error(trial, 0.0, step, 0.1, ista_step=0.1, signed=True)
     ok = all(abs(v / rate - 1) <= 0.05 for v in noise) and all(abs(v - 1) <= 0.05 for v in threshold)
-    title, axis = f"‖g(f(Z)) − Z‖/‖Z‖, β = {step}, λ = {lam}", "σ (dashed: error due to λ and β)"
-    curve = (sigmas, whole, [rate * s for s in sigmas], "measured; line: σ√((d − p)/2p)")
     return Finding(
         f"below 1 for the ISTA of the network; {rate:.3f} σ from noise and 1 λ from the threshold for η = 1 and |α|",
         f"{network:.2f} for the network's; {noise[-1]:.3f} σ, {threshold[-1]:.3f} λ; with β = {step:g}, λ = {lam:g} it "
@@ -244,7 +234,7 @@ def layers_invert(trial: Trial) -> Finding:
         judge(ok and network < 1 and floor <= 0.05 * lam, form=ok),
         f"with η = 1, orthogonal D and non-negative codes g inverts f up to λ + O(β): {floor:.3f} remains as σ → 0",
         {"noise": noise[-1], "noise_predicted": rate, "threshold": threshold[-1], "floor": floor, "network": network},
-        fig.figure(fig.laws(title, axis, "relative error", curve, level=floor)),
+        {"σ": list(sigmas), "‖g(f(Z)) − Z‖/‖Z‖": whole, "σ√((d − p)/2p)": [rate * s for s in sigmas]},
     )
 
 
@@ -294,21 +284,18 @@ def mirrored_index(trial: Trial) -> Finding:
     axes = torch.eye(12, dtype=torch.float64)
     shuffled = [axes[torch.randperm(12, generator=generator)] for _ in range(2 * depth)]
     layers = [
-        TiedLayers(shuffled[at].view(12, 3, 4).transpose(0, 1), shuffled[depth + at], step) for at in range(depth)
+        TiedLayers(basis.view(12, 3, 4).transpose(0, 1), dictionary, step)
+        for basis, dictionary in zip(shuffled[:depth], shuffled[depth:], strict=True)
     ]
     z = torch.rand(1, 20, 12, generator=generator, dtype=torch.float64)
-    codes, undone = z, 0.0
-    for layer in layers:
-        codes = layer.encode(codes)
-    for layer in layers:
-        undone = max(undone, float(torch.linalg.norm(layer.attention(z)) / torch.linalg.norm(z)))
+    codes = reduce(lambda x, layer: layer.encode(x), layers, z)
+    undone = max(float(torch.linalg.norm(layer.attention(z)) / torch.linalg.norm(z)) for layer in layers)
 
     def error(mirrored: bool, adjoint: bool) -> float:
         """Decode with E^ℓ = D^{L−ℓ} (mirrored) or D^ℓ, or with its adjoint; return the relative error."""
-        y = codes
-        for at, layer in enumerate(reversed(layers)):
-            dictionary = layer.dictionary if mirrored else layers[at].dictionary
-            y = TiedLayers(layer.bases, dictionary, step).decode(y, adjoint)
+        y, dictionaries = codes, [layer.dictionary for layer in layers]
+        for layer, dictionary in zip(layers[::-1], dictionaries[::-1] if mirrored else dictionaries, strict=True):
+            y = replace(layer, dictionary=dictionary).decode(y, adjoint)
         return relative(y, z)
 
     errors = {(mirrored, adjoint): error(mirrored, adjoint) for mirrored in (True, False) for adjoint in (True, False)}

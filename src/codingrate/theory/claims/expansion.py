@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
@@ -15,10 +16,9 @@ from codingrate import objective as ob
 
 from .. import projection as theorem
 from .. import unrolled
-from . import figures as fig
 from . import reference
-from .frame import EXACT, Finding, Trial, claim, judge, relative, rounding
-from .objective import PRECISIONS, gaussian
+from .frame import EXACT, Finding, Trial, axis_bases, claim, gaussian, judge, relative, rounding, tabulate
+from .objective import PRECISIONS
 
 N, D = 7, 11  # tokens and dimensions
 
@@ -52,6 +52,18 @@ def sparse_tokens(n: int, dictionary: Tensor, generator: torch.Generator) -> Ten
     return normalize((gaussian(n, d, generator).abs() * kept) @ dictionary.mT, dim=-1)
 
 
+def printed_or_form(errors: Iterable[tuple[float, float]], prediction: str, measured: str, reason: str) -> Finding:
+    """Return the finding of an equation from its relative errors (as printed, in another form), one pair per draw."""
+    printed, form = zip(*errors, strict=True)
+    return Finding(
+        prediction,
+        measured.format(least=min(printed), most=max(printed), form=max(form)),
+        judge(max(printed) <= EXACT, form=max(form) <= EXACT),
+        reason,
+        {"as_printed": min(printed), "other_form": max(form)},
+    )
+
+
 @claim(section="A.2", equation="∇²R and orthogonal D", expected="fails as stated, true in another form")
 def hessian_equivariance(trial: Trial) -> Finding:
     """⟨DΔ, ∇²R(Z)(DΔ)⟩ = ⟨Δ, ∇²R(DZ)(Δ)⟩ for every orthogonal D.
@@ -63,20 +75,21 @@ def hessian_equivariance(trial: Trial) -> Finding:
     Mutations: ∇²R = 0; ∇²R doubled; ε² replaced by ε.
     """
     generator = trial.generator()
-    printed: list[float] = []
-    form: list[float] = []
-    for eps in PRECISIONS:
+
+    def errors(eps: float) -> tuple[float, float]:
         z, delta, turn = gaussian(N, D, generator), gaussian(N, D, generator), orthogonal(generator)
         moved = delta @ turn.mT  # DΔ
         left = (moved * vjp(grad(partial(reference.rate, eps=eps)), z)[1](moved)[0]).sum()
-        for errors, rotation in ((printed, turn.mT), (form, turn)):
-            errors.append(relative((delta * ob.coding_rate_hvp(z @ rotation, delta, eps)).sum(), left))
-    return Finding(
+        printed, form = (
+            relative((delta * ob.coding_rate_hvp(z @ rotation, delta, eps)).sum(), left) for rotation in (turn.mT, turn)
+        )
+        return printed, form
+
+    return printed_or_form(
+        map(errors, PRECISIONS),
         "equal with DZ as printed, or with D*Z",
-        f"{min(printed):.0%} … {max(printed):.0%} apart with DZ, {max(form):.0e} with D*Z",
-        judge(max(printed) <= EXACT, form=max(form) <= EXACT),
+        "{least:.0%} … {most:.0%} apart with DZ, {form:.0e} with D*Z",
         "⟨DΔ, ∇²R(Z)(DΔ)⟩ = ⟨Δ, ∇²R(D*Z)(Δ)⟩",
-        {"as_printed": min(printed), "other_form": max(form)},
     )
 
 
@@ -105,19 +118,20 @@ def taylor_remainder(trial: Trial) -> Finding:
         remainder = truth - (grad(partial(reference.rate, eps=eps))(y) * gap).sum()
         return float(abs(linear + (mass * factor * curvature).sum() - reference.rate(z, eps)) / abs(remainder))
 
-    printed, form = [], []
-    for _ in range(trial.choose(5, 50)):
+    def line(y: Tensor, z: Tensor) -> Tensor:
+        """Return the path tY + (1 − t)Z, (t, n, d)."""
+        return t[:, None, None] * y + (1 - t)[:, None, None] * z
+
+    def errors() -> list[tuple[float, float]]:
         y, z, turn = gaussian(N, D, generator), gaussian(N, D, generator), orthogonal(generator)
-        line = t[:, None, None] * y + (1 - t)[:, None, None] * z
-        turned = t[:, None, None] * (y @ turn) + (1 - t)[:, None, None] * z
-        printed += [error(z, y, line, 1 - t), error(z, y @ turn, line @ turn, 1 - t)]
-        form += [error(z, y, line, t), error(z, y @ turn, turned, t)]
-    return Finding(
+        printed = error(z, y, line(y, z), 1 - t), error(z, y @ turn, line(y, z) @ turn, 1 - t)
+        return list(zip(printed, (error(z, y, line(y, z), t), error(z, y @ turn, line(y @ turn, z), t)), strict=True))
+
+    return printed_or_form(
+        (pair for _ in range(trial.choose(5, 50)) for pair in errors()),
         "remainder exact with weight 1 − t, or with weight t",
-        f"off by {min(printed):.0%} … {max(printed):.0%} with 1 − t, by {max(form):.0e} with t",
-        judge(max(printed) <= EXACT, form=max(form) <= EXACT),
+        "off by {least:.0%} … {most:.0%} with 1 − t, by {form:.0e} with t",
         "the weight is t for Z_t = tZ^{ℓ+½} + (1 − t)Z, and with D the path is tD*Z^{ℓ+½} + (1 − t)Z",
-        {"as_printed": min(printed), "other_form": max(form)},
     )
 
 
@@ -136,38 +150,44 @@ def rate_preserved(trial: Trial) -> Finding:
     Mutations: ISTA = 0; D replaced by D*; R = 0; R halved.
     """
     generator, eps, n, d = trial.generator(), 0.5, 13, 29
-    inside, exact, changes = [], [], []
-    for defect in (0.0, 0.01, 0.1, 0.5):
+
+    def within(defect: float) -> bool:
+        """Return whether R(DZ) lies between the rates of Z at α(1 ± δ), for a D whose D*D has eigenvalues in 1 ± δ."""
         turn, other = orthogonal(generator, d), orthogonal(generator, d)
-        stretch = (1 + torch.linspace(-defect, defect, d, dtype=torch.float64)).sqrt()  # D*D has eigenvalues 1 ± δ
+        stretch = (1 + torch.linspace(-defect, defect, d, dtype=torch.float64)).sqrt()
         z = normalize(gaussian(n, d, generator), dim=-1)
         moved = float(ob.coding_rate(z @ (turn * stretch @ other.mT).mT, eps))
         low, high = (float(reference.rate(z, eps / math.sqrt(1 + sign * defect))) for sign in (-1, 1))
-        inside.append(low * (1 - EXACT) <= moved <= high * (1 + EXACT))
-    for _ in range(trial.choose(5, 50)):
+        return low * (1 - EXACT) <= moved <= high * (1 + EXACT)
+
+    def change(z: Tensor, dictionary: Tensor) -> float:
+        """Return the relative change of R in an ISTA step of the network."""
+        return float(ob.coding_rate(unrolled.ista(z, dictionary, 0.1, 0.1), eps) / reference.rate(z, eps)) - 1
+
+    def measure() -> dict[str, float]:
         turn = orthogonal(generator, d)
         codes = gaussian(n, d, generator).abs()
         z = codes @ turn.mT  # DZ^{ℓ+1}
         found = unrolled.ista(z, turn, 1.0, 0.0)
-        exact += [relative(found, codes), relative(ob.coding_rate(found, eps), reference.rate(z, eps))]
-        z = normalize(gaussian(n, d, generator), dim=-1)
-        after = ob.coding_rate(unrolled.ista(z, turn, 0.1, 0.1), eps)
-        changes.append(float(after / reference.rate(z, eps)) - 1)
+        exact = max(relative(found, codes), relative(ob.coding_rate(found, eps), reference.rate(z, eps)))
+        return {"exact": exact, "change": change(normalize(gaussian(n, d, generator), dim=-1), turn)}
+
+    inside = [within(defect) for defect in (0.0, 0.01, 0.1, 0.5)]
+    exact, changes = tabulate(measure() for _ in range(trial.choose(5, 50))).values()
     trained, hidden = learned_dictionary(d, generator)
-    z = sparse_tokens(n, hidden, generator)
-    learned = float(ob.coding_rate(unrolled.ista(z, trained, 0.1, 0.1), eps) / reference.rate(z, eps)) - 1
+    learned = change(sparse_tokens(n, hidden, generator), trained)
     norm = float(torch.linalg.matrix_norm(trained, 2))
     other_form = all(inside) and max(exact) <= EXACT
-    worst = max(abs(change) for change in (*changes, learned))
+    most = max(abs(value) for value in (*changes, learned))
     return Finding(
         "R changes by less than 10 %, or not at all if Z^{ℓ+½} = DZ^{ℓ+1}; within R at α(1 ± δ) for ‖D*D − I‖ = δ",
         f"{min(changes):+.0%} … {max(changes):+.0%} in the network's ISTA step with orthogonal D, {learned:+.0%} with "
         f"learned D, ‖D‖ = {norm:.1f}; {max(exact):.0e} for exact codes; within the limits in {sum(inside)} of "
         f"{len(inside)} cases",
-        judge(other_form and worst < 0.1, ranged=other_form),
+        judge(other_form and most < 0.1, ranged=other_form),
         "Z^{ℓ+½} = DZ^{ℓ+1} with Z^{ℓ+1} ≥ 0 and D*D = I; one step of η = 0.1 finds such codes only for ‖D‖ ≈ η^-½ = "
         "3.2, which is not orthogonal",
-        {"network": worst, "learned": learned, "norm": norm, "exact": max(exact), "inside": sum(inside)},
+        {"network": most, "learned": learned, "norm": norm, "exact": max(exact), "inside": sum(inside)},
     )
 
 
@@ -189,7 +209,7 @@ def ista_restores_signal(trial: Trial) -> Finding:
     """
     generator, n, d, K, eta = trial.generator(), 8, 24, 4, 0.1
     axes = torch.eye(d, dtype=torch.float64)
-    bases = axes.view(d, K, d // K).transpose(0, 1)
+    bases = axis_bases(K, d // K)
     clean = axes[torch.arange(n) * (d // n)]  # orthonormal tokens ≥ 0, on the axes
     beta, alpha, limit = 1.3, 2.0, rounding(1000)
     eps = math.sqrt((d // K) / (n * beta))
@@ -218,25 +238,6 @@ def ista_restores_signal(trial: Trial) -> Finding:
         "sizes of CRATE-Base",
         judge(form and min(*network, learned) > 1 and loss < 0.1, form=form),
         "ISTA with an orthogonal or a learned D makes no token longer; one with ‖D‖ < 1 or a proximal step on −R does",
-        {
-            "network": max(network),
-            "learned": learned,
-            "identity": kept,
-            "half": raised,
-            "proximal": expanded,
-            "base_loss": loss,
-        },
-        fig.figure(
-            fig.lines(
-                ("norm after the step and ISTA", "size of D = cI", "‖Z‖ / initial ‖Z‖"),
-                (
-                    torch.linspace(0, 1.5, 31),
-                    [before * gain(c * axes, 0.0) for c in torch.linspace(0, 1.5, 31)],
-                    "λ = 0",
-                ),
-                scale="plot",
-                style="-",
-                levels=(1, before),
-            )
-        ),
+        {"network": max(network), "learned": learned, "identity": kept, "half": raised, "proximal": expanded}
+        | {"base_loss": loss},
     )

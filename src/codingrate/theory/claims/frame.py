@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
+Table = dict[str, list[float]]
+COLORS, GRAY = ("#4a86c8", "#d9772b", "#2f9e77", "#a06ab4"), "#8a8a8a"
 Verdict = Literal["holds", "holds in a stated range", "fails as stated, true in another form", "fails"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """The four verdicts.
@@ -66,10 +69,45 @@ class Finding:
     verdict: Verdict | Literal["error"]
     reason: str = ""  # range, other form or cause behind the verdict; `trials` replaces it on an unexpected failure
     numbers: Mapping[str, float] = field(default_factory=dict)  # the measured numbers, for programs
-    draw: Callable[[Figure], None] | None = None  # fills a matplotlib figure
+    table: Table = field(default_factory=dict)  # the trials as columns, which the page draws over the first one
 
 
 Test = Callable[[Trial], Finding]
+
+
+def tabulate(rows: Iterable[Mapping[T, float]]) -> dict[T, list[float]]:
+    """Turn the rows of trials, one for each setting or draw, into columns by name."""
+    listed = list(rows)
+    return {name: [float(row[name]) for row in listed] for name in listed[0]}
+
+
+def draw(table: Table) -> Callable[[Figure], None]:
+    """Return a function that draws the columns of a table over the first one, without a background.
+
+    Axes are logarithmic where all values are positive and span a decade. Mid-tone colors suit light and dark pages.
+    """
+
+    def fill(figure: Figure) -> None:
+        figure.patch.set_alpha(0)
+        figure.set_layout_engine("constrained")
+        axes = figure.subplots()
+        axes.patch.set_alpha(0)
+        (name, x), *columns = table.items()
+        style = "o-" if len(set(x)) == len(x) else "o"  # several draws of one setting are no line
+        for (label, y), color in zip(columns, cycle(COLORS), strict=False):
+            axes.plot(x, y, style, color=color, markersize=4, linewidth=1, label=label)
+        values = [value for _, column in columns for value in column]
+        axes.set(xscale=scale(x), yscale=scale(values))
+        axes.set_xlabel(name, color=GRAY)
+        axes.tick_params(colors=GRAY, which="both")
+        axes.legend(frameon=False, labelcolor=GRAY)
+
+    return fill
+
+
+def scale(values: Sequence[float]) -> str:
+    """Return the scale of an axis with these values."""
+    return "log" if min(values) > 0 and max(values) >= 10 * min(values) else "linear"
 
 
 @dataclass(frozen=True)
@@ -104,7 +142,7 @@ class Outcome(Report):
         """Return the record that `crate verify --json` prints."""
         record = {"claim": self.claim.name} | vars(self.claim) | vars(self.finding)
         record |= {"ok": self.ok, "seed": self.seed, "seconds": round(self.seconds, 3)}
-        return to_plain({key: value for key, value in record.items() if key not in ("name", "run", "draw")})
+        return to_plain({key: value for key, value in record.items() if key not in ("name", "run", "table")})
 
 
 CLAIMS: dict[str, Claim] = {}
@@ -142,17 +180,16 @@ class PowerLaw(NamedTuple):
     constant: float
 
 
-def power_law(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, exponent: float | None = None) -> PowerLaw:
-    """Fit a power law, or the constant of one with this exponent, to points by least squares in log-log.
+def power_law(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor) -> PowerLaw:
+    """Fit a power law to points by least squares in log-log.
 
     If a y is zero or negative there is none, and both numbers are NaN, which no threshold accepts.
     """
     if min(float(value) for value in y) <= 0:
         return PowerLaw(math.nan, math.nan)
     log_x, log_y = (np.log(np.asarray(values, dtype=float)) for values in (x, y))
-    if exponent is None:
-        centered = log_x - log_x.mean()
-        exponent = float(centered @ log_y / (centered @ centered))
+    centered = log_x - log_x.mean()
+    exponent = float(centered @ log_y / (centered @ centered))
     return PowerLaw(exponent, float(np.exp(log_y.mean() - exponent * log_x.mean())))
 
 
@@ -177,6 +214,21 @@ def cosine(a: Tensor, b: Tensor) -> float:
 def relative(a: Tensor, b: Tensor) -> float:
     """Return ‖a − b‖/‖b‖."""
     return float(torch.linalg.norm(a - b) / torch.linalg.norm(b))
+
+
+def worst(values: Iterable[float]) -> float:
+    """Return the largest value, or NaN if one is, which no limit accepts."""
+    return float(np.max(list(values)))
+
+
+def gaussian(n: int, d: int, generator: torch.Generator) -> Tensor:
+    """Draw tokens (n, d) with independent standard normal entries."""
+    return torch.randn(n, d, generator=generator, dtype=torch.float64)
+
+
+def axis_bases(K: int, p: int) -> Tensor:
+    """Return the subspaces that are blocks of the axes of R^{Kp}, (K, Kp, p)."""
+    return torch.eye(K * p, dtype=torch.float64).view(K * p, K, p).transpose(0, 1)
 
 
 def rounding(size: int, condition: float = 1.0) -> float:
@@ -247,5 +299,7 @@ def report_html(outcomes: Sequence[Outcome], trial: Trial) -> str:
         trial=trial,
         summary=summarize(outcomes),
         surprises=[outcome.claim.name for outcome in outcomes if not outcome.ok],
-        pictures={name: render_figure(finding.draw, name) for name, finding in findings.items() if finding.draw},
+        pictures={
+            name: render_figure(draw(finding.table), name) for name, finding in findings.items() if finding.table
+        },
     )

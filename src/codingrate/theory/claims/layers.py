@@ -15,9 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from codingrate import objective as ob
 from codingrate.operators import ATTENTION, AttentionSpec
 
+from ..denoising import off_subspace
 from ..unrolled import mssa
 from . import reference
-from .frame import EXACT, Finding, Trial, claim, cosine, critical, estimate, judge, relative
+from .frame import EXACT, Finding, Trial, claim, cosine, critical, estimate, judge, relative, tabulate
 from .operators import BASE, constant_vector, near_subspaces, off_share
 
 
@@ -48,49 +49,54 @@ def network_layer(trial: Trial) -> Finding:
     Mutations: MSSA with W = 0; MSSA with W of the wrong sign; the factor p^-½ of MSSA replaced by 1.
     """
     generator, K, p, n = trial.generator(), 4, 16, 64
-    settings = {"√d, p^-½": (True, None), "√d, 1": (True, 1.0), "1, p^-½": (False, None)}
-    shares: dict[str, list[float]] = {name: [] for name in (*settings, "constant")}
-    falls: dict[str, list[float]] = {"layer": [], "constant": []}
-    angles = []
-    for _ in range(trial.choose(12, 40)):
+
+    def measure() -> dict[str, float]:
+        """Return the share outside by setting, and the change of R^c at unit norm, of one draw."""
         bases = ob.random_bases(K, K * p, p, "orthonormal", generator, torch.float64)
         sample = ob.sample_tokens(bases, n, 0.1, generator)
         start = layer_norm(sample.tokens, (K * p,))
         before = off_share(start, bases, sample.labels)
-        moved = {}
-        for name, (normed, factor) in settings.items():
-            z = start if normed else normalize(start, dim=-1)
-            moved[name] = z + network_mssa(z, bases, factor)
+        unit = normalize(start, dim=-1)
+        moved = {
+            "√d, p^-½": start + network_mssa(start, bases),
+            "√d, 1": start + network_mssa(start, bases, 1.0),
+            "1, p^-½": unit + network_mssa(unit, bases),
+        }
         update = moved["√d, p^-½"] - start
         moved["constant"] = start + constant_vector(update, generator)
-        for name, z in moved.items():
-            shares[name].append(off_share(z, bases, sample.labels) / before)
-        unit = float(reference.compression(normalize(start, dim=-1), bases, 0.5))
-        for name, z in (("layer", moved["√d, p^-½"]), ("constant", moved["constant"])):
-            falls[name].append(float(reference.compression(normalize(z, dim=-1), bases, 0.5)) / unit - 1)
-        angles.append(cosine(update, -reference.compression_gradient(start, bases, 0.5)))
-    limit, mean = critical(5), {name: estimate(values).mean for name, values in shares.items()}
+        rates = [
+            float(reference.compression(normalize(z, dim=-1), bases, 0.5))
+            for z in (start, moved["√d, p^-½"], moved["constant"])
+        ]
+        return {name: off_share(z, bases, sample.labels) / before for name, z in moved.items()} | {
+            "R^c": rates[1] / rates[0] - 1,
+            "R^c, constant": rates[2] / rates[0] - 1,
+            "cosine": cosine(update, -reference.compression_gradient(start, bases, 0.5)),
+        }
 
-    def below(values: list[float], others: list[float] | float) -> bool:
-        gaps = torch.tensor(values) - torch.tensor(others)
-        found = estimate(gaps)
-        return found.mean < -limit * found.error - EXACT
+    table = tabulate(measure() for _ in range(trial.choose(12, 40)))
+    mean = {name: estimate(column).mean for name, column in table.items()}
 
-    denoises = below(shares["√d, p^-½"], 1.0) and below(shares["√d, p^-½"], shares["constant"])
-    needed = all(below([-value for value in shares[name]], -1.0) for name in ("√d, 1", "1, p^-½"))
-    compresses = below(falls["layer"], 0.0) and below(falls["layer"], falls["constant"])
-    fall = {name: estimate(values).mean for name, values in falls.items()}
+    def below(name: str, other: str | float, sign: int = 1) -> bool:
+        """Return whether a measure is below another one or a number (above it for sign −1) by its standard error."""
+        others = torch.tensor(table[other] if isinstance(other, str) else other)
+        gap = estimate(sign * (torch.tensor(table[name]) - others))
+        return gap.mean < -critical(5) * gap.error - EXACT
+
+    denoises = below("√d, p^-½", 1.0) and below("√d, p^-½", "constant")
+    needed = below("√d, 1", 1.0, -1) and below("1, p^-½", 1.0, -1)
+    compresses = below("R^c", 0.0) and below("R^c", "R^c, constant")
     return Finding(
         "share outside the own subspace × less than 1, and R^c at unit norm falls, both by more than with one random "
         "vector of the same size",
         f"share × {mean['√d, p^-½']:.2f} (random vector × {mean['constant']:.2f}; without p^-½ × {mean['√d, 1']:.2f}, "
-        f"at norm 1 × {mean['1, p^-½']:.2f}); R^c {fall['layer']:+.1%}, random vector {fall['constant']:+.1%}; cosine "
-        f"with −∇R^c {estimate(angles).mean:.2f}",
+        f"at norm 1 × {mean['1, p^-½']:.2f}); R^c {mean['R^c']:+.1%}, random vector {mean['R^c, constant']:+.1%}; "
+        f"cosine with −∇R^c {mean['cosine']:.2f}",
         judge(denoises and compresses, form=denoises and needed),
         "the layer denoises at norm √d with the factor p^-½, and at neither without the other; it does not lower R^c "
         "by more than a random vector does, and its update points against −∇R^c",
-        {f"share_{at}": value for at, value in enumerate(mean.values())}
-        | {"rate_layer": fall["layer"], "rate_constant": fall["constant"], "cosine": estimate(angles).mean},
+        {f"share_{at}": mean[name] for at, name in enumerate(("√d, p^-½", "√d, 1", "1, p^-½", "constant"))}
+        | {"rate_layer": mean["R^c"], "rate_constant": mean["R^c, constant"], "cosine": mean["cosine"]},
     )
 
 
@@ -113,27 +119,21 @@ def attention_only_denoises(trial: Trial) -> Finding:
     spec = AttentionSpec(dim=K * p, heads=K, head_dim=p, eps=math.sqrt(p / n))  # β = 1
 
     def ratios(z: Tensor, bases: Tensor, labels: Tensor) -> Tensor:
-        parts = []
-        for k in range(K):
-            own = z[labels == k]
-            inside = own @ bases[k] @ bases[k].mT
-            parts.append(torch.linalg.norm(inside) / torch.linalg.norm(own - inside))
-        return torch.stack(parts)
+        """Return ‖U_kU_k*Z_k‖/‖(I − U_kU_k*)Z_k‖ for each subspace, (K,)."""
+        outside = off_subspace(z, bases, labels)
+        own = torch.arange(K)[:, None] == labels
+        return ((own * (z - outside).square().sum(-1)).sum(-1) / (own * outside.square().sum(-1)).sum(-1)).sqrt()
 
     for _ in range(trial.choose(2, 20)):
         bases = ob.random_bases(K, K * p, p, "orthonormal", generator, torch.float64)
         sample = ob.sample_tokens(bases, n, delta, generator)
-        own = bases[sample.labels]
-        noise = sample.tokens - sample.clean
-        noise = noise - (own @ (own.mT @ noise.unsqueeze(-1))).squeeze(-1)  # none inside the own subspace
-        z = sample.clean + noise
+        start = z = sample.clean + off_subspace(sample.tokens - sample.clean, bases, sample.labels)
         weights = {"project.weight": bases.mT.flatten(0, 1)}
         for _ in range(8):
             attention = ATTENTION.apply("mssa-tied", spec, weights, z[None], None, True)[1][0]  # (K, n, n)
             update = torch.einsum("knm,kmp,kdp->nd", tau * (attention > tau).to(z.dtype), z @ bases, bases)
             before, z = ratios(z, bases, sample.labels), z + eta * update
             errors.append(float((ratios(z, bases, sample.labels) / before / (1 + eta * tau) - 1).abs().max()))
-        start = sample.clean + noise
         after = ratios(start + eta * mssa(start, bases, spec.eps), bases, sample.labels)
         plain.append(float((after / ratios(start, bases, sample.labels)).min()))
     return Finding(

@@ -6,7 +6,8 @@ Every number that the paper calls a universal constant is given and derived here
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from scipy.special import gammaln
@@ -15,9 +16,8 @@ from torch import Tensor
 
 from .. import concentration as tails
 from .. import projection as theorem
-from . import figures as fig
-from .frame import EXACT, Finding, Trial, claim, judge, power_law, relative
-from .projection import at_beta, axis_aligned
+from .frame import EXACT, Finding, Trial, claim, judge, power_law, relative, tabulate
+from .projection import at_beta
 
 SIXTH = math.sqrt(1 / 6)  # the largest C₂√(n/d) that the assumption 6C₂²n ≤ d allows
 BETAS = (1.0, 10.0, 1000.0)
@@ -43,32 +43,27 @@ def blockwise_inverse(trial: Trial) -> Finding:
 
     Mutations: (β⁻¹I + A*A)⁻¹ = 0; (β⁻¹I + A*A)⁻¹ without β⁻¹; (β⁻¹I + A*A)⁻¹ doubled.
     """
-    generator, errors, ratios, curves = trial.generator(), [], [], []
-    for beta in BETAS:
-        spreads = (0.01, 0.03, 0.1, 0.2, 0.3, SIXTH)
-        norms = []
-        for xi in spreads:
-            squares = 1 + torch.linspace(-xi, xi, 7, dtype=torch.float64)
-            codes, nominal = codes_with_spectrum(squares, 11, generator), 1 / (1 + 1 / beta)
-            gap = theorem.block_inverse(codes, beta) - nominal * torch.eye(7, dtype=torch.float64)
-            found = [float(torch.linalg.matrix_norm(m, 2)) for m in (gap, codes.mT @ gap)]
-            exact = (1 / (1 / beta + squares) - nominal).abs()
-            for value, truth, bound in zip(
-                found,
-                (exact.max(), (squares.sqrt() * exact).max()),
-                (2 * xi, 2 * xi * math.sqrt(1 + SIXTH)),
-                strict=True,
-            ):
-                errors.append(abs(value / float(truth) - 1))
-                ratios.append(value / (bound * nominal))
-            norms.append(found[0])
-        curves.append((spreads, norms, [2 * xi / (1 + 1 / beta) for xi in spreads], f"β = {beta:g}; line: bound"))
+    generator, spreads = trial.generator(), (0.01, 0.03, 0.1, 0.2, 0.3, SIXTH)
+
+    def measure(beta: float, xi: float) -> dict[str, float]:
+        squares, nominal = 1 + torch.linspace(-xi, xi, 7, dtype=torch.float64), 1 / (1 + 1 / beta)
+        codes = codes_with_spectrum(squares, 11, generator)
+        gap = theorem.block_inverse(codes, beta) - nominal * torch.eye(7, dtype=torch.float64)
+        first, second = (float(torch.linalg.matrix_norm(m, 2)) for m in (gap, codes.mT @ gap))
+        exact = (1 / (1 / beta + squares) - nominal).abs()
+        errors = first / float(exact.max()) - 1, second / float((squares.sqrt() * exact).max()) - 1
+        share = max(first, second / math.sqrt(1 + SIXTH)) / (2 * xi * nominal)
+        return {"norm": first, "error": max(map(abs, errors)), "share": share}
+
+    tables = {beta: tabulate(measure(beta, xi) for xi in spreads) for beta in BETAS}
+    error, share = (max(value for table in tables.values() for value in table[name]) for name in ("error", "share"))
     return Finding(
         "norms of the spectrum; at most C = 2C₂ and C′ = 2C₂√(1 + √(1/6)) times √(n/d)/(1 + β⁻¹)",
-        f"norms to {max(errors):.0e}; {max(ratios):.2f} of the bound at most, for ‖A_k*A_k − I‖ up to √(1/6)",
-        judge(max(errors) <= EXACT and max(ratios) <= 1),
-        numbers={"error": max(errors), "share_of_bound": max(ratios)},
-        draw=fig.figure(fig.laws("first inequality", "‖A_k*A_k − I‖", "norm of the difference", *curves)),
+        f"norms to {error:.0e}; {share:.2f} of the bound at most, for ‖A_k*A_k − I‖ up to √(1/6)",
+        judge(error <= EXACT and share <= 1),
+        numbers={"error": error, "share_of_bound": share},
+        table={"‖A_k*A_k − I‖": list(spreads)}
+        | {f"norm, β = {beta:g}": table["norm"] for beta, table in tables.items()},
     )
 
 
@@ -89,38 +84,38 @@ def neumann_norm(trial: Trial) -> Finding:
 
     Mutations: Ξ_k = 0; Ξ_k without its cross terms; Ξ_k doubled.
     """
-    errors, shares, printed, sigmas = [], [], [], (0.1, 0.03, 0.01, 0.003)
-    for sigma in sigmas:
+    sigmas = (0.1, 0.03, 0.01, 0.003)
+
+    def parts(sigma: float) -> Iterator[dict[str, float]]:
         # Every σ has the same draws, so that the slope shows σ and not which subspace happens to have few tokens.
-        generator, sizes, ratios = trial.generator(), at_beta(6, 16, 16, sigma, 4.0), []
+        generator, sizes = trial.generator(), at_beta(6, 16, 16, sigma, 4.0)
+        scale = sizes.beta * (sigma**2 + sigma * (1 + math.sqrt(sizes.n / sizes.d)))
         for _ in range(trial.choose(3, 30)):
-            tokens = axis_aligned(sizes, generator)
+            tokens = theorem.draw_tokens(sizes, generator)
             noise = float(torch.linalg.svdvals(tokens.noise)[0])
-            for k, basis in enumerate(tokens.bases):
-                if not bool((tokens.labels == k).any()):
-                    continue
+            for k in tokens.labels.unique().tolist():
                 block, rest = theorem.perturbation(tokens, k)
-                codes = tokens.tokens @ basis
+                codes = tokens.tokens @ tokens.bases[k]
                 whole = torch.eye(sizes.n, dtype=torch.float64) / sizes.beta + codes @ codes.mT
-                errors.append(relative(block + rest, whole))
-                own = float(torch.linalg.svdvals(tokens.clean[tokens.labels == k] @ basis)[0])
+                own = float(torch.linalg.svdvals(tokens.clean[tokens.labels == k] @ tokens.bases[k])[0])
                 limit = sizes.beta * (noise**2 + 2 * noise * own)
                 product = float(torch.linalg.matrix_norm(torch.linalg.solve(block, rest, left=False), 2))
-                shares.append(product / limit)
-                scale = sizes.beta * (sigma**2 + sigma * (1 + math.sqrt(sizes.n / sizes.d)))
-                ratios.append(1 / max(float(torch.linalg.matrix_norm(rest @ block, 2)), 1e-300) / scale)
-        printed.append(max(ratios))
+                printed = 1 / max(float(torch.linalg.matrix_norm(rest @ block, 2)), 1e-300) / scale
+                yield {"error": relative(block + rest, whole), "share": product / limit, "printed": printed}
+
+    tables = [tabulate(parts(sigma)) for sigma in sigmas]
+    error = max(max(table["error"]) for table in tables)
+    shares, printed = [s for table in tables for s in table["share"]], [max(table["printed"]) for table in tables]
     slope = power_law(sigmas, printed).exponent
-    form = max(errors) <= EXACT and min(shares) > 0 and max(shares) <= 1
-    curve = (sigmas, printed, -2.0, "‖Ξ_kD_k‖⁻¹ / right side; line: slope −2")
+    form = error <= EXACT and min(shares) > 0 and max(shares) <= 1
     return Finding(
         "‖Ξ_kD_k‖⁻¹ ≤ the right side at every σ, or ‖Ξ_kD_k⁻¹‖ ≤ β(‖Δ‖² + 2‖Δ‖‖A_k‖)",
         f"‖Ξ_kD_k‖⁻¹ is {printed[-1]:.0e} times the right side at σ = {sigmas[-1]:g}, slope {slope:.2f} in σ; "
         f"‖Ξ_kD_k⁻¹‖ is {min(shares):.2f} … {max(shares):.2f} of its bound",
         judge(form and slope >= 0, form=form and abs(slope + 2) <= 0.3),
         "‖Ξ_kD_k⁻¹‖ ≤ C₁β(σ² + σ(C₂ + √(n/d))), as the proof shows",
-        {"printed": printed[-1], "slope": slope, "share_of_bound": max(shares), "error": max(errors)},
-        fig.figure(fig.laws("the printed inequality", "σ", "left side / right side", curve)),
+        {"printed": printed[-1], "slope": slope, "share_of_bound": max(shares), "error": error},
+        {"σ": list(sigmas), "‖Ξ_kD_k‖⁻¹ / right side": printed},
     )
 
 
@@ -135,37 +130,36 @@ def binomial_concentration(trial: Trial) -> Finding:
 
     Mutations: C₁ = ¼; C₁ = 0; C₁ = 4.
     """
-    tails_by_n, most = [], 0.0
-    grid = sorted({round(10 ** (power / trial.choose(4, 16))) for power in range(1, trial.choose(4, 16) * 6 + 1)} - {1})
-    for n in grid:
-        chances = []
-        for k in sorted({2, 3, 5, max(2, round(math.sqrt(n))), n}):
-            reach = theorem.deviation(n)
-            low, high = math.floor(n / k - reach), math.ceil(n / k + reach)
-            chances.append(float(binom.cdf(low - 1, n, 1 / k) + binom.sf(high, n, 1 / k)))
-        tails_by_n.append(max(chances))
-        most = max(most, tails_by_n[-1] * n**2)
-    shown = [(n, tail) for n, tail in zip(grid, tails_by_n, strict=True) if tail > 0]
-    curve = ([n for n, _ in shown], [t for _, t in shown], [2 / n**2 for n, _ in shown], "exact; line: 2/n²")
+
+    def tail(n: int, k: int) -> float:
+        low, high = math.floor(n / k - theorem.deviation(n)), math.ceil(n / k + theorem.deviation(n))
+        return float(binom.cdf(low - 1, n, 1 / k) + binom.sf(high, n, 1 / k))
+
+    steps = trial.choose(4, 16)
+    grid = sorted({round(10 ** (power / steps)) for power in range(1, steps * 6 + 1)} - {1})
+    largest = max(tail(n, k) * n**2 for n in grid for k in {2, 3, 5, max(2, round(math.sqrt(n))), n})
     return Finding(
         "n² times the largest tail is at most 2, and above 0.01 somewhere",
-        f"at most {most:.3f}, n = {grid[0]} … {grid[-1]:,}",
-        judge(0.01 < most <= 2),
-        numbers={"largest": most},
-        draw=fig.figure(fig.laws("P(|B − n/k| > √(n log n)), worst k", "n", "probability", curve)) if shown else None,
+        f"at most {largest:.3f}, n = {grid[0]} … {grid[-1]:,}",
+        judge(0.01 < largest <= 2),
+        numbers={"largest": largest},
     )
 
 
-def exceed(norms: Tensor, limits: list[float]) -> list[float]:
-    """Return the share of norms (draws,) above each limit."""
-    return [float((norms > limit).double().mean()) for limit in limits]
+class Rates(NamedTuple):
+    """The share of drawn norms above each limit, compared with bounds of its probability."""
+
+    shares: list[float]
+    ok: bool  # whether no share exceeds its bound by more than three binomial standard errors
+    ratio: float  # the largest share over its bound
 
 
-def judge_tail(rates: list[float], bounds: list[float], runs: int) -> tuple[bool, float]:
-    """Return whether no rate exceeds its bound by more than three binomial standard errors, and the largest ratio."""
-    allowed = [b + 3 * math.sqrt(max(b * (1 - b), 1 / runs) / runs) for b in (min(bound, 1.0) for bound in bounds)]
-    ratio = max(rate / max(bound, 1e-300) for rate, bound in zip(rates, bounds, strict=True))
-    return all(rate <= limit for rate, limit in zip(rates, allowed, strict=True)), ratio
+def exceed(norms: Tensor, limits: Sequence[float], bounds: Iterable[float]) -> Rates:
+    """Compare the share of norms (draws,) above each limit with a bound."""
+    shares, runs = [float((norms > limit).double().mean()) for limit in limits], len(norms)
+    pairs = [(share, min(bound, 1.0), max(bound, 1e-300)) for share, bound in zip(shares, bounds, strict=True)]
+    ok = all(share <= b + 3 * math.sqrt(max(b * (1 - b), 1 / runs) / runs) for share, b, _ in pairs)
+    return Rates(shares, ok, max(share / bound for share, _, bound in pairs))
 
 
 def draw_norms(q: int, n: int, runs: int, generator: torch.Generator, norm: Callable[[Tensor], Tensor]) -> Tensor:
@@ -185,24 +179,20 @@ def gaussian_concentration(trial: Trial) -> Finding:
     Mutations: tail of ‖M‖ = 0; tail of ‖M‖ with C₂ = ½; tail of ‖M‖ without x.
     """
     generator, runs, x = trial.generator(), trial.choose(2000, 20_000), 0.3
-    ok = True
-    ratios: list[float] = []
-    edges: list[float] = []
-    for q, n in ((40, 10), (10, 40), (20, 20), (2, 60)):
+
+    def measure(q: int, n: int) -> Rates:
         norms = x * draw_norms(q, n, runs, generator, lambda m: torch.linalg.matrix_norm(m, 2))
-        edge = math.sqrt(q) + math.sqrt(n)
-        limits = [x * edge * factor for factor in (0.9, 1.0, 1.02, 1.05, 1.1, 1.2, 1.5)]
-        bounds = [tails.gaussian_tail(q, n, x, s) for s in limits]
-        rates = exceed(norms, limits)
-        fine, ratio = judge_tail(rates, bounds, runs)
-        ok, ratios, edges = ok and fine, [*ratios, ratio], [*edges, rates[0]]
-    sharp = min(edges) > 0.05  # at 0.9 of the edge the norm often is larger
+        limits = [x * (math.sqrt(q) + math.sqrt(n)) * factor for factor in (0.9, 1.0, 1.02, 1.05, 1.1, 1.2, 1.5)]
+        return exceed(norms, limits, [tails.gaussian_tail(q, n, x, s) for s in limits])
+
+    found = [measure(q, n) for q, n in ((40, 10), (10, 40), (20, 20), (2, 60))]
+    ratio, edges = max(rates.ratio for rates in found), [rates.shares[0] for rates in found]
     return Finding(
         "rates ≤ bound with C₁ = 1, C₂ = √2",
-        f"rates are at most {max(ratios):.2f} of the bound; {min(edges):.0%} … {max(edges):.0%} of the norms exceed "
+        f"rates are at most {ratio:.2f} of the bound; {min(edges):.0%} … {max(edges):.0%} of the norms exceed "
         "0.9 x(√q + √n)",
-        judge(ok and sharp),
-        numbers={"share_of_bound": max(ratios), "rate_at_edge": min(edges)},
+        judge(all(rates.ok for rates in found) and min(edges) > 0.05),
+        numbers={"share_of_bound": ratio, "rate_at_edge": min(edges)},
     )
 
 
@@ -224,35 +214,36 @@ def gaussian_covariance(trial: Trial) -> Finding:
     Mutations: tail of ‖M*M − qx²I‖ = 0; tail of ‖M*M − qx²I‖ with C₃ = ¼.
     """
     generator, runs, x, c2, c3 = trial.generator(), trial.choose(2000, 20_000), 0.3, math.sqrt(3), math.sqrt(2)
-    form, worst = True, 0.0
-    ratios: list[float] = []
-    edges: list[float] = []
-    for q, n in ((200, 2), (60, 6), (20, 20), (1, 60)):
 
-        def deviation(m: Tensor, q: int = q, n: int = n) -> Tensor:
-            values = torch.linalg.svdvals(m).square()
-            largest = (values - q).abs().amax(-1)
+    def measure(q: int, n: int) -> tuple[Rates, float, float]:
+        """Return the rates, the largest excess over the printed second case, and the share above half of the edge."""
+
+        def deviation(m: Tensor) -> Tensor:
+            largest = (torch.linalg.svdvals(m).square() - q).abs().amax(-1)
             return largest.clamp_min(q) if n > q else largest  # MᵀM has zero eigenvalues for n > q
 
         norms = x**2 * draw_norms(q, n, runs, generator, deviation)
         starts = [c2**2 * c3 * math.sqrt(n * q) * x**2, c2**2 * q * x**2, c2**2 * c3**2 * n * x**2]
         edge = (2 * math.sqrt(q * n) + n) * x**2  # where the norm lies for large sizes
         limits = sorted(start * factor for start in (*starts, edge) for factor in (0.5, 1.0, 1.1, 1.3, 2.0))
-        rates = exceed(norms, limits)
-        fine, ratio = judge_tail(rates, [tails.covariance_tail(q, n, x, s) for s in limits], runs)
-        form, ratios, edges = form and fine, [*ratios, ratio], [*edges, exceed(norms, [edge / 2])[0]]
-        for s, rate in zip(limits, rates, strict=True):
-            if s >= c2**2 * q * x**2:  # the second case as it is printed
-                bound = 2 * math.exp(-n * (math.sqrt(s) / (c2 * c3 * math.sqrt(n) * x) - 1) ** 2)
-                worst = max(worst, rate - min(bound, 1.0))
+        rates = exceed(norms, limits, [tails.covariance_tail(q, n, x, s) for s in limits])
+        excess = max(
+            share - min(2 * math.exp(-n * (math.sqrt(s) / (c2 * c3 * math.sqrt(n) * x) - 1) ** 2), 1.0)
+            for s, share in zip(limits, rates.shares, strict=True)
+            if s >= c2**2 * q * x**2
+        )
+        return rates, excess, exceed(norms, [edge / 2], [1.0]).shares[0]
+
+    found, excesses, edges = zip(*(measure(q, n) for q, n in ((200, 2), (60, 6), (20, 20), (1, 60))), strict=True)
+    form, ratio, excess = all(rates.ok for rates in found), max(rates.ratio for rates in found), max(0.0, *excesses)
     form = form and min(edges) > 0.05
     return Finding(
         "rates ≤ bound for s ≥ C₂²qx², or for s ≥ C₂²max(q, C₃²n)x²",
-        f"rate above the printed bound by up to {worst:.2f} (n = 60, q = 1); {max(ratios):.2f} of the bound in the "
+        f"rate above the printed bound by up to {excess:.2f} (n = 60, q = 1); {ratio:.2f} of the bound in the "
         "other form",
-        judge(form and worst <= 3 / math.sqrt(runs), form=form),
+        judge(form and excess <= 3 / math.sqrt(runs), form=form),
         "the second case holds for s ≥ C₂²max(q, C₃²n)x²; the theorem uses n_k ≤ p = q, where the first case is enough",
-        {"excess_as_printed": worst, "share_of_bound": max(ratios)},
+        {"excess_as_printed": excess, "share_of_bound": ratio},
     )
 
 
@@ -265,7 +256,7 @@ def event_sample(trial: Trial, sizes: theorem.MixtureSizes, at: int) -> Tensor:
     """Return one of the three constants of the good event for many draws of the tokens, (runs,)."""
     generator = trial.generator()
     runs = range(trial.choose(1000, 10_000))
-    values = [theorem.event_constants(axis_aligned(sizes, generator))[at] for _ in runs]
+    values = [theorem.event_constants(theorem.draw_tokens(sizes, generator))[at] for _ in runs]
     return torch.tensor(values, dtype=torch.float64)
 
 
@@ -279,23 +270,23 @@ def noise_concentration(trial: Trial) -> Finding:
 
     Mutations: good event always; noise without 1/√d; tail of ‖Δ‖ = 0.
     """
-    ok, ratios, means = True, [], []
-    for p in (3, 6, 12):
-        sizes = at_beta(4, p, p, 0.5, 1.0)
+
+    def measure(p: int) -> dict[str, float]:
+        sizes, constants = at_beta(4, p, p, 0.5, 1.0), [1.0, 1.1, 1.25, 1.5, 2.0]
         root, norms = math.sqrt(sizes.n / sizes.d), event_sample(trial, sizes, 0)
-        constants = [1.0, 1.1, 1.25, 1.5, 2.0]
-        fine, ratio = judge_tail(exceed(norms, constants), [tails.noise_tail(sizes, c) for c in constants], len(norms))
-        error = 3 * float(norms.std()) / math.sqrt(len(norms))
-        means.append(float(norms.mean()) + root)
-        ok = ok and fine and column_norm(sizes.d) / math.sqrt(sizes.d) - error <= means[-1] <= 1 + root + error
-        ratios.append(ratio)
+        rates = exceed(norms, constants, [tails.noise_tail(sizes, c) for c in constants])
+        error, mean = 3 * float(norms.std()) / math.sqrt(len(norms)), float(norms.mean()) + root
+        inside = column_norm(sizes.d) / math.sqrt(sizes.d) - error <= mean <= 1 + root + error
+        return {"d": sizes.d, "ok": rates.ok and inside, "ratio": rates.ratio, "mean": mean, "most": 1 + root}
+
+    table = tabulate(map(measure, (3, 6, 12)))
     return Finding(
-        f"rates ≤ e^{{−d(C₁ − 1)²/2}}; mean of ‖Δ‖/σ between 1 and {1 + root:.2f}",
-        f"rates are at most {max(ratios):.2f} of the bound; means {', '.join(f'{mean:.2f}' for mean in means)} for "
-        "d = 12, 24, 48",
-        judge(ok),
-        numbers={"share_of_bound": max(ratios)}
-        | {f"mean_{d}": mean for d, mean in zip((12, 24, 48), means, strict=True)},
+        f"rates ≤ e^{{−d(C₁ − 1)²/2}}; mean of ‖Δ‖/σ between 1 and {table['most'][-1]:.2f}",
+        f"rates are at most {max(table['ratio']):.2f} of the bound; means "
+        f"{', '.join(f'{mean:.2f}' for mean in table['mean'])} for d = 12, 24, 48",
+        judge(all(table["ok"])),
+        numbers={"share_of_bound": max(table["ratio"])}
+        | {f"mean_{d:g}": mean for d, mean in zip(table["d"], table["mean"], strict=True)},
     )
 
 
@@ -314,29 +305,27 @@ def class_claim(
     ‖A_k*A_k − I‖, whose mean is at least E|⟨a, b⟩| of two columns: two tokens share a subspace because n > K, and the
     largest eigenvalue of their Gram matrix is at least (‖a‖² + ‖b‖²)/2 + |⟨a, b⟩|.
     """
-    ok = True
-    ratios: list[float] = []
-    means: list[float] = []
-    for K, p, n in ((2, 16, 16), (4, 16, 32), (3, 40, 12)):
+
+    def measure(K: int, p: int, n: int) -> dict[str, float]:
         sizes = at_beta(K, p, n, 0.1, 5.0)
         norms = event_sample(trial, sizes, at)
-        bounds = [K * tail(sizes, c) for c in constants]  # the union over k
-        fine, ratio = judge_tail(exceed(norms, list(constants)), bounds, len(norms))
-        ok, ratios = ok and fine, [*ratios, ratio]
-        means.append(float(norms.mean()))
+        rates = exceed(norms, constants, [K * tail(sizes, c) for c in constants])  # the union over k
         above = deviation(norms * math.sqrt(sizes.n / sizes.d))
         least = math.sqrt(2 / math.pi) * column_norm(sizes.p) / sizes.p
-        ok = ok and float(above.mean()) >= least - 3 * float(above.std()) / math.sqrt(len(above))
-    shares = []
-    for K, p, n in ((2, 200, 200), (2, 900, 1000), (3, 400, 400), (6, 994, 994)):  # √(n log n) ≤ n/2K holds here
-        sizes = at_beta(K, p, n, 0.1, 5.0)
-        ok = ok and math.sqrt(n * math.log(n)) <= n / (2 * K)
-        shares.append(tail(sizes, proven[0]) / (proven[1] * math.exp(-n / (2 * K)) + 2 / n**2))
+        inside = float(above.mean()) >= least - 3 * float(above.std()) / math.sqrt(len(above))
+        return {"ok": rates.ok and inside, "ratio": rates.ratio, "mean": float(norms.mean())}
+
+    def share(K: int, p: int, n: int) -> float:
+        """Return the sum over the paper's form, for sizes with √(n log n) ≤ n/2K."""
+        return tail(at_beta(K, p, n, 0.1, 5.0), proven[0]) / (proven[1] * math.exp(-n / (2 * K)) + 2 / n**2)
+
+    ok, ratios, means = tabulate(measure(*size) for size in ((2, 16, 16), (4, 16, 32), (3, 40, 12))).values()
+    shares = [share(*size) for size in ((2, 200, 200), (2, 900, 1000), (3, 400, 400), (6, 994, 994))]
     return Finding(
         f"rates ≤ exact sum over K_k; that sum ≤ {proven[1]:.0f}·e^{{−n/2K}} + 2/n² with C₁ = {proven[0]:.2f}",
         f"rates are at most {max(ratios):.2f} of the sum, the sum {max(shares):.0e} of the paper's form; mean "
         f"constant of {name} {min(means):.2f} … {max(means):.2f}",
-        judge(ok and max(shares) <= 1),
+        judge(all(ok) and max(shares) <= 1),
         numbers={"share_of_sum": max(ratios), "share_of_form": max(shares), "least_mean": min(means)},
     )
 

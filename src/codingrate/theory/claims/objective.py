@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import partial
 from itertools import product
 
@@ -13,17 +14,13 @@ from torch.nn.functional import one_hot
 
 from codingrate import objective as ob
 
-from . import figures as fig
 from . import reference
-from .frame import EXACT, Finding, Trial, claim, judge, relative, rounding
+from .frame import EXACT, Finding, Trial, axis_bases, claim, gaussian, judge, relative, rounding, tabulate, worst
 
 SHAPES = ((5, 13), (13, 13), (29, 13))  # fewer tokens than dimensions, equally many, more
 PRECISIONS = (0.1, 0.5, 2.0)
-
-
-def gaussian(n: int, d: int, generator: torch.Generator) -> Tensor:
-    """Draw tokens (n, d) with independent standard normal entries."""
-    return torch.randn(n, d, generator=generator, dtype=torch.float64)
+Sides = tuple[Tensor, float, tuple[tuple[Tensor, Tensor], ...]]
+"""Tokens, ε, and pairs of values that an identity says are equal."""
 
 
 def rounding_limit(z: Tensor, eps: float) -> float:
@@ -31,8 +28,13 @@ def rounding_limit(z: Tensor, eps: float) -> float:
     return rounding(max(z.shape), 1 + reference.alpha(z, eps) * float(torch.linalg.matrix_norm(z, 2)) ** 2)
 
 
-def identity(errors: list[float]) -> Finding:
-    """Return the finding of an identity from errors in units of the rounding limit."""
+def identity(sides: Iterable[Sides], inverses: int = 1) -> Finding:
+    """Compare values with their truths; only the rounding of this many inverses (I + αZ*Z)⁻¹ may separate them."""
+    errors = [
+        relative(value, truth) / (inverses * rounding_limit(z, eps))
+        for z, eps, pairs in sides
+        for value, truth in pairs
+    ]
     return Finding(
         "equal up to rounding",
         f"error {max(errors):.1g} of the rounding limit, {len(errors)} cases",
@@ -51,13 +53,13 @@ def rate_gradient(trial: Trial) -> Finding:
 
     Mutations: ∇R = 0; R = 0; ε² replaced by ε.
     """
-    generator, errors = trial.generator(), []
-    for (n, d), eps in product(SHAPES, PRECISIONS):
-        z = gaussian(n, d, generator)
-        truth, limit = grad(partial(reference.rate, eps=eps))(z), rounding_limit(z, eps)
-        errors.append(relative(ob.coding_rate_gradient(z, eps), truth) / limit)
-        errors.append(relative(ob.coding_rate(z, eps), reference.rate(z, eps)) / limit)
-    return identity(errors)
+    generator = trial.generator()
+
+    def sides(n: int, d: int, eps: float) -> Sides:
+        z, rate = gaussian(n, d, generator), partial(reference.rate, eps=eps)
+        return z, eps, ((ob.coding_rate_gradient(z, eps), grad(rate)(z)), (ob.coding_rate(z, eps), rate(z)))
+
+    return identity(sides(*shape, eps) for shape, eps in product(SHAPES, PRECISIONS))
 
 
 @claim(section="2.3", equation="eq:rate-gradient")
@@ -69,15 +71,16 @@ def compression_gradient(trial: Trial) -> Finding:
 
     Mutations: ∇R^c = 0; R^c = 0; ε² replaced by ε.
     """
-    generator, errors = trial.generator(), []
-    for (n, d), eps, arrangement in product(SHAPES, PRECISIONS, ("orthonormal", "incoherent")):
+    generator = trial.generator()
+
+    def sides(n: int, d: int, eps: float, arrangement: str) -> Sides:
         bases = ob.random_bases(3, d, 4, arrangement, generator, torch.float64)
-        z = gaussian(n, d, generator)
-        truth, limit = grad(partial(reference.compression, bases=bases, eps=eps))(z), rounding_limit(z, eps)
-        errors.append(relative(ob.subspace_coding_rate_gradient(z, bases, eps), truth) / limit)
+        z, rate = gaussian(n, d, generator), partial(reference.compression, bases=bases, eps=eps)
         value = ob.subspace_coding_rate(z, bases, eps)
-        errors.append(relative(value, reference.compression(z, bases, eps)) / limit)
-    return identity(errors)
+        return z, eps, ((ob.subspace_coding_rate_gradient(z, bases, eps), grad(rate)(z)), (value, rate(z)))
+
+    grid = product(SHAPES, PRECISIONS, ("orthonormal", "incoherent"))
+    return identity(sides(*shape, eps, arrangement) for shape, eps, arrangement in grid)
 
 
 @claim(section="A.2", equation="lem:logdet-hessian")
@@ -89,12 +92,14 @@ def rate_hessian(trial: Trial) -> Finding:
 
     Mutations: ∇²R = 0; ∇²R doubled; ε² replaced by ε.
     """
-    generator, errors = trial.generator(), []
-    for (n, d), eps in product(SHAPES, PRECISIONS):
+    generator = trial.generator()
+
+    def sides(n: int, d: int, eps: float) -> Sides:
         z, direction = gaussian(n, d, generator), gaussian(n, d, generator)
         truth = vjp(grad(partial(reference.rate, eps=eps)), z)[1](direction)[0]
-        errors.append(relative(ob.coding_rate_hvp(z, direction, eps), truth) / (2 * rounding_limit(z, eps)))
-    return identity(errors)
+        return z, eps, ((ob.coding_rate_hvp(z, direction, eps), truth),)
+
+    return identity((sides(*shape, eps) for shape, eps in product(SHAPES, PRECISIONS)), inverses=2)
 
 
 @claim(section="A.2", equation="lem:logdet-grad-lipschitz")
@@ -119,15 +124,16 @@ def hessian_bound(trial: Trial) -> Finding:
     expected = torch.stack([hessian_spectrum(math.sqrt(alpha) * s * start) for s in scales])
     error, low, high = float((ends - expected).abs().max()), float(ends.min()), float(ends.max())
     norm, bound = max(high, -low), ob.coding_rate_lipschitz(n, d, eps) / alpha
-    labels = ("spectrum of the Hessian of R", "√α‖Z‖ (dashed: 9/4 (paper), 1 and −1/8)", "eigenvalue / α")
-    curves = [(scales[1:], ends[1:, at], name) for at, name in ((-1, "largest eigenvalue"), (0, "smallest eigenvalue"))]
     return Finding(
         f"≤ 9/4 = {bound:.2f} (units of α), all eigenvalues as derived",
         f"largest {norm:.3f}, spectrum [{low:.3f}, {high:.3f}], off by {error:.0e}",
         judge(norm <= bound and error <= EXACT),
         "the best constant is 1",
         {"largest": norm, "lowest": low, "bound": bound, "spectrum_error": error},
-        fig.figure(fig.lines(labels, *curves, style="-", levels=(2.25, 1, -0.125))),
+        tabulate(
+            {"√α‖Z‖": s, "largest eigenvalue / α": e[-1], "smallest": e[0]}
+            for s, e in zip(scales[1:], ends[1:], strict=True)
+        ),
     )
 
 
@@ -152,28 +158,31 @@ def rotation_invariance(trial: Trial) -> Finding:
 
     Mutations: R = 0; R^c = 0; ∇R = 0; ‖Z‖₁ replaced by ‖Z‖₂.
     """
-    generator, errors, growth = trial.generator(), [], []
-    for n in (7, 31):
+    generator = trial.generator()
+
+    def measure(n: int) -> dict[str, float]:
         bases = ob.random_bases(3, 12, 4, "orthonormal", generator, torch.float64)
         turn = ob.random_bases(1, 12, 12, "orthonormal", generator, torch.float64)[0]
-        aligned = torch.eye(12, dtype=torch.float64).view(12, 3, 4).transpose(0, 1)
-        z = ob.sample_tokens(aligned, n, 0.0, generator).tokens
+        z = ob.sample_tokens(axis_bases(3, 4), n, 0.0, generator).tokens
         turned = z @ turn.mT
-        for eps in PRECISIONS:
-            limit = 5 * rounding_limit(z, eps)
-            sides = (
+        errors = [
+            relative(after, before) / (5 * rounding_limit(z, eps))
+            for eps in PRECISIONS
+            for after, before in (
                 (ob.coding_rate(turned, eps), reference.rate(z, eps)),
                 (ob.subspace_coding_rate(turned, turn @ bases, eps), reference.compression(z, bases, eps)),
                 (ob.coding_rate_gradient(turned, eps), grad(partial(reference.rate, eps=eps))(z) @ turn.mT),
             )
-            errors += [relative(after, before) / limit for after, before in sides]
-        growth.append(float(ob.l1_norm(turned) / ob.l1_norm(z)))
-    worst, least = max(errors), min(growth)
+        ]
+        return {"error": worst(errors), "growth": float(ob.l1_norm(turned) / ob.l1_norm(z))}
+
+    table = tabulate(measure(n) for n in (7, 31))
+    error, least = max(table["error"]), min(table["growth"])
     return Finding(
         "R, R^c, ∇R unchanged; ‖Z‖₁ changed",
-        f"error {worst:.1g} of the rounding limit; ‖Z‖₁ × {least:.2f}",
-        judge(all(error <= 1 for error in errors) and least > 1 + EXACT),
-        numbers={"error_over_rounding": worst, "l1_growth": least},
+        f"error {error:.1g} of the rounding limit; ‖Z‖₁ × {least:.2f}",
+        judge(error <= 1 and least > 1 + EXACT),
+        numbers={"error_over_rounding": error, "l1_growth": least},
     )
 
 
@@ -209,27 +218,37 @@ def upper_bound(trial: Trial) -> Finding:
     """
     generator, K, p, n = trial.generator(), 3, 8, 60
     bases = ob.random_bases(K, K * p, p, "orthonormal", generator, torch.float64)
-    known, spent = [], []
-    for eps, _ in product((0.05, 0.2, 0.5, 1.0, 1.5, 2.0, 2.5), range(trial.choose(3, 50))):
+
+    def share(eps: float) -> float:
+        """Return the rate of the better known code over R^c, on clean tokens."""
         sample = ob.sample_tokens(bases, n, 0.0, generator)
         shares = torch.bincount(sample.labels, minlength=K).double() / n
-        labeled = -float(torch.xlogy(shares, shares).sum())
-        for k in range(K):
-            codes = sample.tokens[sample.labels == k] @ bases[k]
-            labeled += float(shares[k]) * gaussian_rate(torch.linalg.svdvals(codes).square() / len(codes), eps**2)
+        parts = [sample.tokens[sample.labels == k] @ bases[k] for k in range(K)]
+        rates = [gaussian_rate(torch.linalg.svdvals(own).square() / len(own), eps**2) for own in parts]
+        entropy = -float(torch.xlogy(shares, shares).sum())
+        labeled = sum((float(s) * rate for s, rate in zip(shares, rates, strict=True)), entropy)
         single = gaussian_rate(torch.linalg.svdvals(sample.tokens).square() / n, eps**2)
-        known.append(float(min(labeled, single) / ob.subspace_coding_rate(sample.tokens, bases, eps)))
-    for sigma, eps in product((0.0, 0.1, 1.0), PRECISIONS):
-        z = ob.sample_tokens(bases, 17, sigma, generator, batch=(trial.choose(20, 500),)).tokens
-        spent += (ob.coding_rate(z, math.sqrt(K) * eps) / ob.subspace_coding_rate(z, bases, eps)).tolist()
-    clean = ob.sample_tokens(bases, 17, 0.0, generator).tokens
-    gap = abs(float(ob.coding_rate(clean, math.sqrt(K) * 0.5) / ob.subspace_coding_rate(clean, bases, 0.5)) - 1)
+        return float(min(labeled, single) / ob.subspace_coding_rate(sample.tokens, bases, eps))
+
+    known = [share(eps) for eps, _ in product((0.05, 0.2, 0.5, 1.0, 1.5, 2.0, 2.5), range(trial.choose(3, 50)))]
+
+    def spent(z: Tensor, eps: float) -> list[float]:
+        ratio = ob.coding_rate(z, math.sqrt(K) * eps) / ob.subspace_coding_rate(z, bases, eps)
+        return ratio.flatten().tolist()
+
+    batch = (trial.choose(20, 500),)
+    noisy = [
+        ratio
+        for sigma, eps in product((0.0, 0.1, 1.0), PRECISIONS)
+        for ratio in spent(ob.sample_tokens(bases, 17, sigma, generator, batch=batch).tokens, eps)
+    ]
+    gap = abs(spent(ob.sample_tokens(bases, 17, 0.0, generator).tokens, 0.5)[0] - 1)
     return Finding(
         "rate of the better known code ≤ R^c(ε) on clean tokens; R(√K·ε) ≤ R^c(ε), with equality on clean tokens",
-        f"known code / R^c up to {max(known):.2f}; R(√K·ε)/R^c ≤ {max(spent):.4f}, equal to {gap:.0e} on clean tokens",
-        judge(max(known) <= 1 and all(ratio <= 1 + rounding(1000) for ratio in spent) and gap <= rounding(1000)),
+        f"known code / R^c up to {max(known):.2f}; R(√K·ε)/R^c ≤ {max(noisy):.4f}, equal to {gap:.0e} on clean tokens",
+        judge(max(known) <= 1 and all(ratio <= 1 + rounding(1000) for ratio in noisy) and gap <= rounding(1000)),
         "noisy tokens lie on no subspace, and K codes of precision ε err by √K·ε together: the bound is one at √K·ε",
-        {"known": max(known), "spent": max(spent), "gap": gap},
+        {"known": max(known), "spent": max(noisy), "gap": gap},
     )
 
 
@@ -286,29 +305,29 @@ def class_rate_weights(trial: Trial) -> Finding:
     """
     generator, K, d = trial.generator(), 3, 8
     labels = torch.arange(K).repeat_interleave(torch.tensor([4, 9, 17]))
-    members = one_hot(labels, K).mT.double()
 
-    def reductions(z: Tensor, members: Tensor, eps: float) -> list[float]:
+    def reductions(z: Tensor, labels: Tensor, eps: float) -> list[float]:
         """Return ΔR over R as printed and with the weights of MCR²."""
-        rate, shares = float(reference.rate(z, eps)), members.mean(-1)
+        members, rate = one_hot(labels, K).mT.double(), float(reference.rate(z, eps))
         own = torch.stack([ob.class_coding_rate(z, one[None], eps) for one in members])
-        return [(float(ob.coding_rate(z, eps)) - float(total)) / rate for total in (own.sum(), (shares * own).sum())]
+        totals = own.sum(), (members.mean(-1) * own).sum()
+        return [(float(ob.coding_rate(z, eps)) - float(total)) / rate for total in totals]
 
-    draws, copies = [], []
-    for eps, _ in product(PRECISIONS, range(trial.choose(10, 200))):
+    def measure(eps: float) -> list[float]:
         bases = ob.random_bases(K, d, d // 2, "incoherent", generator, torch.float64)
         codes = torch.randn(len(labels), d // 2, 1, generator=generator, dtype=torch.float64)
-        draws.append(reductions((bases[labels] @ codes).squeeze(-1), members, eps))
-        repeated = gaussian(10, d, generator).repeat(K, 1)
-        equal = one_hot(torch.arange(K).repeat_interleave(10), K).mT.double()
-        copies.append(reductions(repeated, equal, eps)[1])
-    printed, weighted = ([row[at] for row in draws] for at in (0, 1))
+        drawn = reductions((bases[labels] @ codes).squeeze(-1), labels, eps)
+        copies = reductions(gaussian(10, d, generator).repeat(K, 1), torch.arange(K).repeat_interleave(10), eps)
+        return [*drawn, abs(copies[1])]
+
+    draws = [measure(eps) for eps, _ in product(PRECISIONS, range(trial.choose(10, 200)))]
+    printed, weighted, copies = zip(*draws, strict=True)
     negative, limit = sum(value < 0 for value in printed) / len(printed), rounding(10_000)
-    form = min(weighted) >= -limit and max(map(abs, copies)) <= limit
+    form = min(weighted) >= -limit and max(copies) <= limit
     return Finding(
         "ΔR ≥ 0 as printed; or with the weights n_k/n, and ΔR = 0 for copies",
         f"ΔR/R {min(printed):.2f} … {max(printed):.2f} as printed, negative in {negative:.0%}; with weights "
-        f"{min(weighted):.2f} … {max(weighted):.2f}, and {max(map(abs, copies)):.0e} for copies",
+        f"{min(weighted):.2f} … {max(weighted):.2f}, and {max(copies):.0e} for copies",
         judge(form and not negative, form=form),
         "R^c(Z | Π) = Σ_k (n_k/2n) log det(I + γ_kZΠ_kZ*), as in MCR²",
         {"least_printed": min(printed), "least_weighted": min(weighted), "negative": negative},

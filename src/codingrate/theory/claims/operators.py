@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -10,10 +11,23 @@ from torch.nn.functional import normalize
 
 from codingrate import objective as ob
 
+from ..denoising import off_subspace
 from ..unrolled import compression_direction, mssa
-from . import figures as fig
 from . import reference
-from .frame import EXACT, Finding, Trial, claim, cosine, critical, estimate, judge, power_law, relative, rounding
+from .frame import (
+    EXACT,
+    Finding,
+    Trial,
+    claim,
+    cosine,
+    critical,
+    estimate,
+    judge,
+    power_law,
+    relative,
+    rounding,
+    tabulate,
+)
 
 BASE = (12, 768, 64, 196)  # K, d, p, n of CRATE-Base
 
@@ -45,13 +59,12 @@ def neumann_order(trial: Trial) -> Finding:
         x.append(strength(z, bases, scaled))
         errors.append(relative(*(compression_direction(z, bases, scaled, how) for how in ("neumann", "exact"))))
     order = power_law(x, errors).exponent
-    curve = (x, errors, 2, "measured; line: slope 2")
     return Finding(
         f"slope 2 ± {top:g} in x = β‖U_k*Z‖², error ≤ x²(1 + x)",
         f"slope {order:.3f}, error ≤ {max(e / v**2 for e, v in zip(errors, x, strict=True)):.2f} x²",
         judge(abs(order - 2) <= top and all(e <= v**2 * (1 + v) for e, v in zip(errors, x, strict=True))),
         numbers={"slope": order},
-        draw=fig.figure(fig.laws("Neumann step", "β‖U_k*Z‖²", "relative error", curve)),
+        table={"x = β‖U_k*Z‖²": x, "relative error": errors},
     )
 
 
@@ -66,29 +79,29 @@ def neumann_range(trial: Trial) -> Finding:
 
     Mutations: Neumann step = 0; Neumann step with the wrong sign.
     """
-    generator, points = trial.generator(), []
+    generator = trial.generator()
 
     def angle(z: Tensor, bases: Tensor, eps: float) -> float:
         return cosine(*(compression_direction(z, bases, eps, method) for method in ("neumann", "exact")))
 
-    for _ in range(trial.choose(3, 20)):
+    def points() -> Iterator[dict[str, float]]:
         bases, z = near_subspaces(generator, 4, 32, 8, 32)
         for x in (0.1, 0.3, 0.6, 0.95, 1.5, 2.0, 3.0, 5.0):
-            points.append((x, angle(z, bases, math.sqrt(strength(z, bases, 1.0) / x))))
+            yield {"x = β‖U_k*Z‖²": x, "cosine with ∇R^c": angle(z, bases, math.sqrt(strength(z, bases, 1.0) / x))}
+
+    table = tabulate(point for _ in range(trial.choose(3, 20)) for point in points())
+    drawn = list(zip(*table.values(), strict=True))
     bases, z = near_subspaces(generator, *BASE)
     here, base = strength(z, bases, 0.5), angle(z, bases, 0.5)
-    inside = all(c > 0 for x, c in points if x < 1)
-    wrong = min((x for x, c in points if c <= 0), default=math.inf)
-    labels = ("Neumann step and gradient", "β‖U_k*Z‖²", "cosine")
-    draws = ([x for x, _ in points], [c for _, c in points], "one draw")
-    network = ([here], [base], "CRATE-Base, ε = 0.5")
+    inside = all(c > 0 for x, c in drawn if x < 1)
+    wrong = min((x for x, c in drawn if c <= 0), default=math.inf)
     return Finding(
         "cosine with ∇R^c > 0",
         f"positive for β‖U_k*Z‖² < 1, negative from {wrong:g}; CRATE-Base has {here:.2f} and cosine {base:.2f}",
         judge(inside and base > 0, ranged=inside),
         f"β‖U_k*Z‖² < 1, which means ε ≥ {0.5 * math.sqrt(here):.2f} at the sizes of CRATE-Base",
         {"first_negative": wrong, "base_strength": here, "base_cosine": base},
-        fig.figure(fig.lines(labels, draws, network, style="o", marks=(1,), levels=(0,))),
+        table,
     )
 
 
@@ -107,31 +120,32 @@ def mssa_gradient(trial: Trial) -> Finding:
 
     Mutations: MSSA = 0; MSSA with the wrong sign.
     """
-    generator, eps = trial.generator(), torch.logspace(-1, 0.5, 9).tolist()
+    generator, precisions = trial.generator(), torch.logspace(-1, 0.5, 9).tolist()
     bases, z = near_subspaces(generator, *trial.choose((4, 64, 16, 64), BASE))
-    beta = [bases.shape[-1] / (len(z) * e**2) for e in eps]
-    angle, gain, part = [], [], []
-    for b, e in zip(beta, eps, strict=True):
-        step, exact = (compression_direction(z, bases, e, method) for method in ("mssa", "exact"))
-        angle.append(cosine(step, exact))
-        gain.append(relative(step, exact) / relative(b * z, exact))
-        part.append(cosine(b * z - step, b * z - exact))
-    good = [b for b, c, g in zip(beta, angle, gain, strict=True) if c > 0 and g < 1]
+
+    def measure(eps: float) -> dict[str, float]:
+        beta = bases.shape[-1] / (len(z) * eps**2)
+        step, exact = (compression_direction(z, bases, eps, method) for method in ("mssa", "exact"))
+        return {
+            "β": beta,
+            "cosine with ∇R^c": cosine(step, exact),
+            "error with MSSA / error without": relative(step, exact) / relative(beta * z, exact),
+            "cosine with the term it replaces": cosine(beta * z - step, beta * z - exact),
+        }
+
+    table = tabulate(map(measure, precisions))
+    beta, angle, gain, part = table.values()
+    good = {b: c for b, c, g in zip(beta, angle, gain, strict=True) if c > 0 and g < 1}
     limit = max(good, default=0.0)
     inside = bool(good) and all(b in good for b in beta if b <= limit) and limit >= 1
-    curves = (beta, angle, "βZ − βMSSA with ∇R^c"), (beta, part, "MSSA with the term it replaces")
-    error = ("error with MSSA / error without", "β", "")
     return Finding(
         "cosine > 0 and MSSA lowers the error, at β ≤ 1 and beyond",
-        f"true for β ≤ {limit:.2g} of {max(beta):.2g}; cosine {angle[beta.index(limit)] if good else 0:.2f} … "
+        f"true for β ≤ {limit:.2g} of {max(beta):.2g}; cosine {good.get(limit, 0):.2f} … "
         f"{max(angle):.3f}, error × {min(gain):.2f} at best",
         judge(inside and len(good) == len(beta), ranged=inside),
         f"β ≤ {limit:.2g}; MSSA alone has cosine {min(part):.2f} … {max(part):.2f} with the term it replaces",
         {"beta_limit": limit, "cosine_best": max(angle), "error_ratio_best": min(gain), "cosine_term": max(part)},
-        fig.figure(
-            fig.lines(("cosine", "β", ""), *curves, levels=(0,)),
-            fig.lines(error, (beta, gain, None), scale="loglog", levels=(1,)),
-        ),
+        table,
     )
 
 
@@ -170,38 +184,33 @@ def softmax_membership(trial: Trial) -> Finding:
 
     Mutations: MSSA = 0; membership 30 % too large; membership without the softmax, 1/K.
     """
-    generator, K, p, s = trial.generator(), 2, 2, 0.5
+    generator, K, p, s, n = trial.generator(), 2, 2, 0.5, 1024
     bases = ob.random_bases(K, K * p, p, "orthonormal", generator, torch.float64)
-    n = 1024
 
-    def factors(n: int) -> list[float]:
+    def factors(n: int) -> dict[str, float]:
         """Return the factor between MSSA at β = ½ and half the membership form, for short and for long codes."""
         z = s * ob.sample_tokens(bases, n, 0.0, generator).tokens
         codes = z @ bases  # (K, n, p)
         form = ((s**2 * membership(codes, K, s) * codes) @ bases.mT).sum(0) / 2
         moved, length = mssa(z, bases, math.sqrt(2 * p / n)), torch.linalg.norm(z, dim=-1)
-        parts = (length <= length.median(), length > length.median())
-        return [float((moved[part] * form[part]).sum() / form[part].square().sum()) for part in parts]
+        parts = {"short": length <= length.median(), "long": length > length.median()}
+        return {name: float((moved[own] * form[own]).sum() / form[own].square().sum()) for name, own in parts.items()}
 
-    once, twice = ([factors(size) for _ in range(trial.choose(24, 400))] for size in (n, 2 * n))
-    found = [
-        estimate([2 * b - a for a, b in zip(*pair, strict=True)])
-        for pair in zip(zip(*once, strict=True), zip(*twice, strict=True), strict=True)
-    ]
-    lines, count = fig.plane_lines(20, 110), 600
-    points = ob.sample_tokens(lines, count, 0.2, trial.generator()).tokens
-    moved = mssa(points, lines, math.sqrt(1 / count))  # β = 1 = 1/s²: each token goes to Σ_k π_k U_kU_k*z
-    ok = all(abs(f.mean - 1) <= critical(2) * f.error <= 0.1 for f in found)
+    once, twice = (tabulate(factors(size) for _ in range(trial.choose(24, 400))) for size in (n, 2 * n))
+    short, long = (
+        estimate([2 * b - a for a, b in zip(once[name], twice[name], strict=True)]) for name in ("short", "long")
+    )
+    ok = all(abs(f.mean - 1) <= critical(2) * f.error <= 0.1 for f in (short, long))
     heads, _, width, _ = BASE
     unit = float(membership(torch.ones(1, 1, dtype=torch.float64), heads, width**-0.5))
     return Finding(
         "SSA(w) = s²π(w)w: factor 1 for short and for long codes; π > ½ at norm 1",
-        ", ".join(f"{f.mean:.3f} ± {f.error:.3f}" for f in found) + f"; π = {unit:.3f} in CRATE-Base, 1/K = 1/{heads}",
+        ", ".join(f"{f.mean:.3f} ± {f.error:.3f}" for f in (short, long))
+        + f"; π = {unit:.3f} in CRATE-Base, 1/K = 1/{heads}",
         judge(ok and unit > 0.5, ranged=ok),
         "norms above (2p log(K − 1))^¼ on orthogonal subspaces with many clean Gaussian tokens: 4.2 for CRATE-Base; at "
         "norm 1 every token counts alike",
-        {"short": found[0].mean, "long": found[1].mean, "error": max(f.error for f in found), "unit": unit},
-        fig.figure(fig.arrows("z → MSSA(z), tokens near two lines", lines, points[:150], moved[:150])),
+        {"short": short.mean, "long": long.mean, "error": max(short.error, long.error), "unit": unit},
     )
 
 
@@ -218,7 +227,6 @@ def identity_projection(trial: Trial) -> Finding:
     Mutations: MSSA's gradient = 0; MSSA's gradient without Σ_k U_kU_k*.
     """
     generator, d, p = trial.generator(), 48, 2
-    counts, measured, predicted = (2, 3, 6, 12, 24), [], []
 
     def error(K: int, arrangement: str, n: int) -> float:
         bases = ob.random_bases(K, d, p, arrangement, generator, torch.float64)
@@ -227,23 +235,20 @@ def identity_projection(trial: Trial) -> Finding:
             ob.subspace_coding_rate_gradient(z, bases, 1.0, "attention", identity_projection=step)
             for step in (False, True)
         )
-        return (
-            relative(full, short) * float(torch.linalg.norm(short) / torch.linalg.norm(z)) / reference.beta(z, bases, 1)
-        )
+        size = float(torch.linalg.norm(short) / torch.linalg.norm(z))
+        return relative(full, short) * size / reference.beta(z, bases, 1)
 
-    for K in counts:
-        ratio = p / d
-        predicted.append(math.sqrt((K - 1) * ratio + (K - 1) * (K - 2) * ratio**2))
-        measured.append(estimate([error(K, "incoherent", 4 * K) ** 2 for _ in range(trial.choose(32, 500))]))
-    errors = [math.sqrt(m.mean) for m in measured]
-    exact, limit = error(6, "orthonormal", 50), critical(len(counts))
-    inside = exact <= rounding(100 * d) and all(
-        abs(m.mean - q**2) <= limit * m.error for m, q in zip(measured, predicted, strict=True)
-    )
-    filled = [K * p / d for K in counts]
+    def measure(K: int) -> dict[str, float]:
+        found = estimate([error(K, "incoherent", 4 * K) ** 2 for _ in range(trial.choose(32, 500))])
+        square = (K - 1) * p / d + (K - 1) * (K - 2) * (p / d) ** 2
+        score = abs(found.mean - square) / found.error if found.error else math.inf
+        return {"Kp/d": K * p / d, "error": math.sqrt(found.mean), "predicted": math.sqrt(square), "score": score}
+
+    table = tabulate(map(measure, (2, 3, 6, 12, 24)))
+    filled, errors, predicted, scores = table.values()
+    exact = error(6, "orthonormal", 50)
+    inside = exact <= rounding(100 * d) and max(scores) <= critical(len(scores))
     small = [f for f, e in zip(filled, errors, strict=True) if e < 0.5]
-    title = "‖(Σ_k U_kU_k*)Z − Z‖/‖Z‖, random subspaces"
-    curve = (filled, errors, predicted, "measured; line: predicted")
     return Finding(
         f"0 if orthogonal; {predicted[0]:.2f} … {predicted[-1]:.2f} if random, Kp/d = {filled[0]:.2f} … {filled[-1]:g}",
         f"{exact:.0e}; {errors[0]:.2f} … {errors[-1]:.2f}",
@@ -251,7 +256,7 @@ def identity_projection(trial: Trial) -> Finding:
         f"orthogonal, or random with Kp/d ≤ {max(small, default=0):.2f}; "
         f"random subspaces with Kp = d, as in CRATE-Base, give an error of {predicted[-1]:.2f}",
         {f"error_{f:.3g}": e for f, e in zip(filled, errors, strict=True)},
-        fig.figure(fig.laws(title, "Kp/d", "relative error", curve, level=0.5)),
+        {name: table[name] for name in ("Kp/d", "error", "predicted")},
     )
 
 
@@ -269,54 +274,44 @@ def residual_layer(trial: Trial) -> Finding:
 
     Mutations: MSSA = 0; MSSA with the wrong sign.
     """
-    generator, precisions, curves = trial.generator(), (0.1, 0.3, 0.5, 1.0, 2.0), []
-    raw, unit, excess = [], [], []  # (draws, precisions); the excess over each control
-    for _ in range(trial.choose(12, 40)):
-        bases, z = near_subspaces(generator, 4, 64, 16, 64)
-        rows = []
-        for eps in precisions:
-            update = mssa(z, bases, eps)
-            controls = constant_vector(update, generator), update[torch.randperm(len(z), generator=generator)]
-            moved = (normalize(z + step, dim=-1) for step in (update, *controls))
-            start, grown, *rates = (float(reference.compression(x, bases, eps)) for x in (z, z + update, *moved))
-            rows.append((grown / start, *(rate / start for rate in rates)))
-        raw.append([row[0] for row in rows])
-        unit.append([row[1] for row in rows])
-        excess.append([[row[1] - control for control in row[2:]] for row in rows])
-    for name in ("unit norm", "as it is"):
-        path = [z]
-        for _ in range(8):
-            after = path[-1] + mssa(path[-1], bases, 0.5)
-            path.append(normalize(after, dim=-1) if name == "unit norm" else after)
-        rates = [float(reference.compression(x, bases, 0.5)) for x in path]
-        curves.append((range(9), [rate / rates[0] for rate in rates], name))
-    most, falls = max(max(row) for row in raw), [estimate([1 - row[at] for row in unit]) for at in range(5)]
-    over = [estimate([-row[at][control] for row in excess]) for at in range(2, 5) for control in (0, 1)]
-    tested = (*falls[2:], *over)
+    generator, precisions = trial.generator(), (0.1, 0.3, 0.5, 1.0, 2.0)
+
+    def measure(z: Tensor, bases: Tensor, eps: float) -> tuple[float, ...]:
+        """Return R^c as it is over its value before, its fall at unit norm, and what each control falls less."""
+        update = mssa(z, bases, eps)
+        controls = constant_vector(update, generator), update[torch.randperm(len(z), generator=generator)]
+        moved = (normalize(z + step, dim=-1) for step in (update, *controls))
+        start, grown, *rates = (float(reference.compression(x, bases, eps)) for x in (z, z + update, *moved))
+        unit, constant, others = (rate / start for rate in rates)
+        return grown / start, 1 - unit, constant - unit, others - unit
+
+    draws = (near_subspaces(generator, 4, 64, 16, 64) for _ in range(trial.choose(12, 40)))
+    rows = torch.tensor([[measure(z, bases, eps) for eps in precisions] for bases, z in draws], dtype=torch.float64)
+    raw = rows[..., 0]
+    falls, constant, others = ([estimate(column) for column in rows[..., at].unbind(1)] for at in (1, 2, 3))  # by ε
+    tested = (*falls[2:], *constant[2:], *others[2:])
     sure = min((fall.mean / fall.error if fall.error else 0.0) for fall in tested)
     other = sure > critical(len(tested))
-    first = [estimate([row[0][control] for row in excess]).mean for control in (0, 1)]
-    labels = ("the same layer repeated, ε = 0.5", "layers", "R^c / initial R^c")
     return Finding(
         f"R^c falls; at unit norm, and by more than both controls, by more than {critical(len(tested)):.1f} standard "
         "errors",
-        f"× {min(map(min, raw)):.3f} … {most:.3f} as it is; at unit norm falls by {falls[2].mean:.1%} (ε = 0.5) … "
+        f"× {raw.min():.3f} … {raw.max():.3f} as it is; at unit norm falls by {falls[2].mean:.1%} (ε = 0.5) … "
         f"{falls[-1].mean:.1e} (ε = 2), and more than both controls, by {sure:.0f} standard errors or more; at ε = 0.1 "
-        f"by {falls[0].mean:.0%}, a random vector by {falls[0].mean + first[0]:.0%}, updates of other tokens by "
-        f"{falls[0].mean + first[1]:.0%}",
-        judge(other and most < 1, form=other),
+        f"by {falls[0].mean:.0%}, a random vector by {falls[0].mean - constant[0].mean:.0%}, updates of other tokens "
+        f"by {falls[0].mean - others[0].mean:.0%}",
+        judge(other and bool(raw.max() < 1), form=other),
         "at unit norm and for β ≤ 1 R^c falls by more than with updates that know nothing of their token; without "
         "scaling the layer raises it",
-        {"raw_most": most, "unit_fall_least": falls[-1].mean, "standard_errors": sure, "excess_random": first[0]},
-        fig.figure(fig.lines(labels, *curves, scale="plot")),
+        {"raw_most": float(raw.max()), "unit_fall_least": falls[-1].mean, "standard_errors": sure}
+        | {"excess_random": -constant[0].mean},
+        {"ε": list(precisions), "fall of R^c at unit norm": [fall.mean for fall in falls]},
     )
 
 
 def off_share(z: Tensor, bases: Tensor, labels: Tensor) -> float:
     """Return the root mean square share of the norm of tokens (n, d) that lies outside their own subspaces."""
-    own = bases[labels]
-    inside = torch.linalg.norm((own.mT @ normalize(z, dim=-1).unsqueeze(-1)).squeeze(-1), dim=-1)
-    return float((1 - inside.square()).mean().sqrt())
+    outside = off_subspace(normalize(z, dim=-1), bases, labels)
+    return float(torch.linalg.norm(outside, dim=-1).square().mean().sqrt())
 
 
 @claim(
@@ -340,34 +335,32 @@ def layer_denoises(trial: Trial) -> Finding:
     generator, K, p, n = trial.generator(), 4, 16, 64
     limit, eps = (2 * p * math.log(K)) ** 0.25, math.sqrt(p / n)
     norms = (0.5, 1.0, 2.0, limit, 3.0, 4.0, 6.0, 8.0)
-    once, again = [], []
-    for _ in range(trial.choose(6, 20)):
+
+    def measure() -> dict[float | str, float]:
         bases = ob.random_bases(K, K * p, p, "orthonormal", generator, torch.float64)
         sample = ob.sample_tokens(bases, n, 0.1, generator)
         unit, start = normalize(sample.tokens, dim=-1), off_share(sample.tokens, bases, sample.labels)
-        layers = [norm * unit + mssa(norm * unit, bases, eps) for norm in norms]
-        once.append([off_share(z, bases, sample.labels) / start for z in layers])
-        path, z = [1.0], 3 * unit
+        layers: dict[float | str, Tensor] = {norm: norm * unit + mssa(norm * unit, bases, eps) for norm in norms}
+        z = 3 * unit
         for _ in range(8):
             z = 3 * normalize(z + mssa(z, bases, eps), dim=-1)
-            path.append(off_share(z, bases, sample.labels) / start)
-        again.append(path)
-    mean, repeated = (torch.tensor(runs).mean(0).tolist() for runs in (once, again))
-    good = [norm for norm, value in zip(norms, mean, strict=True) if value < 1]
-    change = estimate([row[norms.index(limit)] - 1 for row in once])
+        layers["repeated"] = z
+        return {name: off_share(after, bases, sample.labels) / start for name, after in layers.items()}
+
+    table = tabulate(measure() for _ in range(trial.choose(6, 20)))
+    mean = {name: float(torch.tensor(column).mean()) for name, column in table.items()}
+    repeated, shares = mean.pop("repeated"), list(mean.values())
+    good = [norm for norm, share in mean.items() if share < 1]
+    change = estimate([share - 1 for share in table[limit]])
     other = change.mean < -critical(1) * change.error - EXACT
-    axis = "share outside, after / before"
-    layers_at_3 = ("repeated layers at norm 3", "layers", axis)
     return Finding(
         f"share outside the own subspace × less than 1, at every norm or at norm {limit:.1f}",
-        f"× {mean[1]:.2f} at norm 1, × {mean[3]:.2f} at norm {limit:.1f}, × {mean[-1]:.2f} at norm {norms[-1]:g} = √d; "
-        f"× {repeated[-1]:.1f} after 8 equal layers",
+        f"× {shares[1]:.2f} at norm 1, × {shares[3]:.2f} at norm {limit:.1f}, × {shares[-1]:.2f} at norm "
+        f"{norms[-1]:g} = √d; "
+        f"× {repeated:.1f} after 8 equal layers",
         judge(other and len(good) == len(norms), form=other),
         f"one layer on tokens of norm (2p log K)^¼ moves them closer (here norms {min(good, default=0):g} … "
         f"{max(good, default=0):g} do); shorter, longer or repeatedly transformed tokens move away",
-        {f"share_{norm:.2g}": value for norm, value in zip(norms, mean, strict=True)} | {"repeated": repeated[-1]},
-        fig.figure(
-            fig.lines(("one layer", "norm of the tokens", axis), (norms, mean, None), marks=(limit,), levels=(1,)),
-            fig.lines(layers_at_3, (range(9), repeated, None), scale="plot", levels=(1,)),
-        ),
+        {f"share_{norm:.2g}": share for norm, share in mean.items()} | {"repeated": repeated},
+        {"norm of the tokens": list(norms), "share outside, after / before": shares},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import count, pairwise
+from typing import Any
 
 import torch
 from scipy.stats import binom
@@ -12,15 +13,9 @@ from torch import Tensor
 
 from .. import projection as theorem
 from ..denoising import off_subspace
-from . import figures as fig
-from .frame import EXACT, Finding, Trial, claim, estimate, judge, power_law
+from .frame import EXACT, Finding, Trial, claim, estimate, judge, power_law, tabulate
 
 SIGMAS = (0.1, 0.03, 0.01, 0.003, 0.001)
-
-
-def axis_aligned(sizes: theorem.MixtureSizes, generator: torch.Generator) -> theorem.NoisyTokens:
-    """Draw tokens on blocks of the axes, which is faster than random subspaces and equal up to a rotation."""
-    return theorem.draw_tokens(sizes, generator, rotate=False)
 
 
 def at_beta(K: int, p: int, n: int, sigma: float, beta: float) -> theorem.MixtureSizes:
@@ -35,7 +30,7 @@ def at_remark(K: int, p: int, n: int, sigma: float) -> theorem.MixtureSizes:
 
 def residual_norm(sizes: theorem.MixtureSizes, eta: float, generator: torch.Generator) -> float:
     """Draw tokens and return the operator norm of the residual, the left side of the theorem."""
-    return float(torch.linalg.matrix_norm(theorem.residual(axis_aligned(sizes, generator), eta), 2))
+    return float(torch.linalg.matrix_norm(theorem.residual(theorem.draw_tokens(sizes, generator), eta), 2))
 
 
 def step(tokens: theorem.NoisyTokens, *, full: bool = False) -> Tensor:
@@ -51,9 +46,14 @@ def outside(z: Tensor, tokens: theorem.NoisyTokens) -> Tensor:
 def noise_part(sizes: theorem.MixtureSizes, eta: float, generator: torch.Generator) -> float:
     """Return the operator norm of the part of the residual that noise adds to that of the same clean tokens."""
     state = generator.get_state()
-    noisy = axis_aligned(sizes, generator)
-    clean = axis_aligned(replace(sizes, sigma=0.0), generator.set_state(state))
+    noisy = theorem.draw_tokens(sizes, generator)
+    clean = theorem.draw_tokens(replace(sizes, sigma=0.0), generator.set_state(state))
     return float(torch.linalg.matrix_norm(theorem.residual(noisy, eta) - theorem.residual(clean, eta), 2))
+
+
+def noise_share(sizes: theorem.MixtureSizes, eta: float, added: float) -> float:
+    """Return the norm that noise adds to the residual over the noise terms of the theorem's bound with C₅ = 1."""
+    return added / (theorem.residual_bound(sizes, eta) - theorem.residual_bound(replace(sizes, sigma=0.0), eta))
 
 
 @claim(section="B.3", equation="thm:informal_rate_score, lem:inverse-term")
@@ -77,51 +77,35 @@ def projection_theorem(trial: Trial) -> Finding:
     Mutations: P(Δ) = 0; P(Δ) = Δ; shrinkage halved; ∇R^c = 0.
     """
     generator, draws = trial.generator(), trial.choose(2, 10)
-    sweeps: dict[str, list[tuple[float, theorem.MixtureSizes]]]
     sweeps = {  # by the size that varies
-        "σ": [(s, at_beta(8, 16, 16, s, 0.5 / s)) for s in (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)],
-        "βσ": [(b, at_beta(8, 32, 32, 0.01, b / 0.01)) for b in (0.05, 0.1, 0.2, 0.5)],
-        "n": [(n, at_beta(12, 16, n, 0.03, 0.5 / 0.03)) for n in (16, 20, 24, 32)],
-        "K": [(K, at_beta(K, 16, 16, 0.03, 0.5 / 0.03)) for K in trial.choose((6, 8, 12), (6, 8, 12, 16))],
-        "n, p, d": [(n, at_beta(6, n, n, 0.03, 0.5 / 0.03)) for n in trial.choose((16, 32, 64), (16, 32, 64, 128))],
+        "σ": [at_beta(8, 16, 16, s, 0.5 / s) for s in (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)],
+        "βσ": [at_beta(8, 32, 32, 0.01, b / 0.01) for b in (0.05, 0.1, 0.2, 0.5)],
+        "n": [at_beta(12, 16, n, 0.03, 0.5 / 0.03) for n in (16, 20, 24, 32)],
+        "K": [at_beta(K, 16, 16, 0.03, 0.5 / 0.03) for K in trial.choose((6, 8, 12), (6, 8, 12, 16))],
+        "n, p, d": [at_beta(6, n, n, 0.03, 0.5 / 0.03) for n in trial.choose((16, 32, 64), (16, 32, 64, 128))],
     }
 
-    def ratio(sizes: theorem.MixtureSizes) -> float:
-        eta = 1 / sizes.beta
+    def ratio(sizes: theorem.MixtureSizes, eta: float, draws: int) -> float:
         return max(residual_norm(sizes, eta, generator) for _ in range(draws)) / theorem.residual_bound(sizes, eta)
 
-    curves = {
-        name: ([value for value, _ in settings], [ratio(sizes) for _, sizes in settings], name)
-        for name, settings in sweeps.items()
-    }
-    outside = {
-        name for settings in sweeps.values() for _, sizes in settings for name in theorem.broken_assumptions(sizes)
-    }
-    noise, clean, inside = [], [], False
-    settings = [(K, p, n, share) for K, p, n in ((6, 16, 16), (8, 32, 32), (12, 32, 64)) for share in (0.01, 0.05)]
-    for K, p, n, strength in settings + trial.choose([], [(6, 994, 994, 0.05)]):
-        sizes = at_beta(K, p, n, 1e-4, strength / 1e-4)
-        outside |= set(theorem.broken_assumptions(sizes))
-        inside = inside or not theorem.broken_assumptions(sizes)
-        bounds = [theorem.residual_bound(replace(sizes, sigma=sigma), 1 / sizes.beta) for sigma in (1e-4, 0.0)]
-        noise.append(noise_part(sizes, 1 / sizes.beta, generator) / (bounds[0] - bounds[1]))
-    for p in (512, 1024):
-        sizes = at_beta(2, p, 8, 0.0, 8.0)
-        clean.append(residual_norm(sizes, 1.0, generator) / theorem.residual_bound(sizes, 1.0))
-    whole, tried = [max(ratios) for _, ratios, _ in curves.values()], sum(map(len, sweeps.values()))
-    panels = []
-    for a, b in (("σ", "βσ"), ("n", "K"), ("n, p, d", "K")):
-        labels = ("", f"{a} or {b}", "residual / bound with C₅ = 1")
-        panels.append(fig.lines(labels, curves[a], curves[b], scale="loglog", levels=(2,)))
+    curves = {name: [ratio(sizes, 1 / sizes.beta, draws) for sizes in settings] for name, settings in sweeps.items()}
+    inner = [(K, p, n, share) for K, p, n in ((6, 16, 16), (8, 32, 32), (12, 32, 64)) for share in (0.01, 0.05)]
+    inner += trial.choose([], [(6, 994, 994, 0.05)])
+    small = [at_beta(K, p, n, 1e-4, strength / 1e-4) for K, p, n, strength in inner]
+    noise = [noise_share(sizes, 1 / sizes.beta, noise_part(sizes, 1 / sizes.beta, generator)) for sizes in small]
+    clean = [ratio(at_beta(2, p, 8, 0.0, 8.0), 1.0, 1) for p in (512, 1024)]
+    whole = [value for ratios in curves.values() for value in ratios]
+    broken = [theorem.broken_assumptions(sizes) for settings in (*sweeps.values(), small) for sizes in settings]
     parts = (max(whole), max(noise), max(clean))
-    ok = outside <= {"√(n log n) ≤ n/2K"} and all(part <= 2 for part in parts) and inside == trial.full
+    inside = any(not names for names in broken[len(whole) :])
+    ok = all(set(names) <= {"√(n log n) ≤ n/2K"} for names in broken) and all(part <= 2 for part in parts)
     return Finding(
         "residual ≤ bound with C₅ = 2: the whole, the part that noise adds, and that of clean tokens at n ≪ p",
-        f"C₅ = {parts[0]:.2f} is enough for all {tried} settings, {parts[1]:.2f} for the part that noise adds, "
+        f"C₅ = {parts[0]:.2f} is enough for all {len(whole)} settings, {parts[1]:.2f} for the part that noise adds, "
         f"{parts[2]:.2f} at n ≪ p" + trial.choose("", f"; {noise[-1]:.2f} inside the assumption"),
-        judge(ok),
-        numbers={"constant": parts[0], "constant_noise": parts[1], "constant_clean": parts[2], "settings": tried},
-        draw=fig.figure(*panels),
+        judge(ok and inside == trial.full),
+        numbers={"constant": parts[0], "constant_noise": parts[1], "constant_clean": parts[2], "settings": len(whole)},
+        table={"σ": [sizes.sigma for sizes in sweeps["σ"]], "residual / bound with C₅ = 1": curves["σ"]},
     )
 
 
@@ -143,25 +127,21 @@ def projection_orders(trial: Trial) -> Finding:
     widths, sigmas, betas = (64, 128, 256, 512, 1024), (0.0005, 0.001, 0.002, 0.004), (32.0, 128.0, 512.0)
     shares = [8 / (2 * p) for p in widths]
     by_share = [[residual_norm(at_beta(2, p, 8, 0.0, 8.0), 1.0, generator) for p in widths] for _ in runs]
-    by_noise, by_beta = [], []
-    for _ in runs:
+
+    def parts() -> tuple[list[float], list[float]]:
+        """Return the part that noise adds to one draw, for each σ and for each β."""
         state = generator.get_state()
+        norms = [
+            noise_part(at_beta(6, 16, 16, sigma, beta), 1.0, generator.set_state(state))
+            for sigma, beta in (*((sigma, 8.0) for sigma in sigmas), *((1e-5, beta) for beta in betas))
+        ]
+        return norms[: len(sigmas)], norms[len(sigmas) :]
 
-        def part(sigma: float, beta: float, state: Tensor = state) -> float:
-            return noise_part(at_beta(6, 16, 16, sigma, beta), 1.0, generator.set_state(state))
-
-        by_noise.append([part(sigma, 8.0) for sigma in sigmas])
-        by_beta.append([part(1e-5, beta) for beta in betas])
-    sweeps = (
-        (shares, by_share, 0.5, "n/d", "no noise"),
-        (sigmas, by_noise, 1.0, "σ", "part added by noise"),
-        (betas, by_beta, 0.0, "β", "part added by noise, σ = 10⁻⁵"),
+    by_noise, by_beta = zip(*(parts() for _ in runs), strict=True)
+    share, noise, strength = (
+        estimate([power_law(x, y).exponent for y in norms])
+        for x, norms in ((shares, by_share), (sigmas, by_noise), (betas, by_beta))
     )
-    panels = []
-    for x, norms, order, name, title in sweeps:
-        curve = (x, torch.tensor(norms).mean(0).tolist(), order, f"measured; line: slope {order:g}")
-        panels.append(fig.laws(title, name, "residual / η", curve))
-    share, noise, strength = (estimate([power_law(x, y).exponent for y in norms]) for x, norms, *_ in sweeps)
     ok = (
         share.mean + 3 * share.error >= 0.5 - math.sqrt(max(shares)) / math.log(max(shares) / min(shares))
         and noise.mean + 3 * noise.error >= 1 - 8 * max(sigmas)
@@ -172,7 +152,7 @@ def projection_orders(trial: Trial) -> Finding:
         f"{share.mean:.2f} ± {share.error:.2f}, {noise.mean:.3f}, {strength.mean:.2f} ± {strength.error:.2f}",
         judge(ok),
         numbers={"n_over_d": share.mean, "sigma": noise.mean, "beta": strength.mean},
-        draw=fig.figure(*panels),
+        table={"n/d": shares, "residual / η without noise": torch.tensor(by_share).mean(0).tolist()},
     )
 
 
@@ -191,25 +171,23 @@ def failure_probability(trial: Trial) -> Finding:
     """
     generator, sizes, runs = trial.generator(), (16, 64), trial.choose(2500, 10_000)
     limits = torch.tensor([1.5, 1.5, 1.5 * (2 + 0.5)])  # √(n/d) = ½
-    rates = []
-    for n in sizes:
+
+    def rate(n: int) -> float:
         setting = at_beta(4, n, n, 0.1, 5.0)
-        needed = [theorem.event_constants(axis_aligned(setting, generator)) for _ in range(runs)]
-        rates.append(float((torch.tensor(needed, dtype=torch.float64) > limits).any(-1).double().mean()))
+        needed = [theorem.event_constants(theorem.draw_tokens(setting, generator)) for _ in range(runs)]
+        return float((torch.tensor(needed, dtype=torch.float64) > limits).any(-1).double().mean())
 
     def spread(rate: float) -> float:
         return 3 * math.sqrt(max(rate * (1 - rate), 1 / runs) / runs)
 
+    rates = [rate(n) for n in sizes]
     fast, slow = (rates[0] * (sizes[0] / sizes[-1]) ** order for order in (2, 1))
     allowed = fast + spread(fast)
-    shown = [max(rate, 0.5 / runs) for rate in rates]  # a rate of 0 has no place on a logarithmic axis
-    curve = (sizes, shown, [shown[0] * (sizes[0] / n) ** 2 for n in sizes], "measured; line: n⁻²")
     return Finding(
         f"falls at least as n⁻²: ≤ {allowed:.2%} at n = {sizes[-1]}; a fall as 1/n would give {slow:.2%}",
         ", ".join(f"{rate:.2%} at n = {n}" for n, rate in zip(sizes, rates, strict=True)),
         judge(rates[-1] <= allowed < slow - spread(slow)),
         numbers={f"rate_{n}": rate for n, rate in zip(sizes, rates, strict=True)} | {"allowed": allowed, "slow": slow},
-        draw=fig.figure(fig.laws(f"failures in {runs} draws, K = 4, n/d = 1/4", "n", "rate", curve)),
     )
 
 
@@ -259,30 +237,35 @@ def best_precision(trial: Trial) -> Finding:
     Mutations: the remark's ε² doubled; the remark's ε² without K; the remark's bound without its last term.
     """
     K, p, n, factors = 4, 32, 32, [2 ** (power / 2) for power in range(-9, 6)]
-    errors, excess, slack, ratios, curves, least = [], [], [], [], [], True
-    for sigma in SIGMAS:
-        best = theorem.optimal_eps(K, K * p, n, sigma)
+
+    def measure(sigma: float) -> dict[str, Any]:
+        best, at = theorem.optimal_eps(K, K * p, n, sigma), factors.index(1.0)
         settings = [theorem.MixtureSizes(K, p, n, sigma, best * f) for f in factors]
-        here, root = settings[factors.index(1.0)], math.sqrt(sigma + math.sqrt(n / (K * p)))
-        value = theorem.remark_bound(here)
-        least = least and all(value < theorem.remark_bound(replace(here, eps=best * f)) for f in (0.99, 1.01))
-        errors.append(abs(value / (K * sigma * (math.sqrt(K) * sigma + 2 * root)) - 1))
-        errors.append(abs(1 / here.beta / math.sqrt(sigma / (1 + math.sqrt(n / (K * p * sigma**2)))) - 1))
-        bounds = [theorem.residual_bound(m, 1 / m.beta) for m in settings]
-        ratios.append(bounds[factors.index(1.0)] / value)
-        slack.append(bounds[factors.index(1.0)] / min(bounds))
+        here, root = settings[at], math.sqrt(sigma + math.sqrt(n / (K * p)))
+        value, bounds = theorem.remark_bound(here), [theorem.residual_bound(m, 1 / m.beta) for m in settings]
         measured = [residual_norm(m, 1 / m.beta, trial.generator()) for m in settings]
-        excess.append(measured[factors.index(1.0)] / min(measured))
-        curves.append((factors, measured, bounds, f"σ = {sigma:g}"))
-    ok = least and all(error <= EXACT for error in errors) and max(*slack, *ratios) <= 2
+        return {
+            "least": all(value < theorem.remark_bound(replace(here, eps=best * f)) for f in (0.99, 1.01)),
+            "value": abs(value / (K * sigma * (math.sqrt(K) * sigma + 2 * root)) - 1),
+            "beta": abs(1 / here.beta / math.sqrt(sigma / (1 + math.sqrt(n / (K * p * sigma**2)))) - 1),
+            "ratio": bounds[at] / value,
+            "slack": bounds[at] / min(bounds),
+            "excess": measured[at] / min(measured),
+            "residual": measured,
+        }
+
+    rows = [measure(sigma) for sigma in SIGMAS]
+    most = {name: max(row[name] for row in rows) for name in ("value", "beta", "ratio", "slack", "excess")}
+    least, error = all(row["least"] for row in rows), max(most["value"], most["beta"])
     return Finding(
         "the remark's bound is least at this ε, with the remark's value; the theorem's is at most twice that",
-        f"{'least' if least else 'not least'}, value to {max(errors):.0e}; the theorem's bound is {max(ratios):.2f} "
-        f"times it and ≤ {max(slack):.2f} times its own minimum",
-        judge(ok),
-        f"the residual itself is up to {max(excess):.0f} times its own minimum at this ε",
-        {"error": max(errors), "bound_over_least": max(slack), "residual_over_least": max(excess)},
-        fig.figure(fig.laws("residual (points) and bound (lines)", "ε / the remark's ε", "", *curves[::2])),
+        f"{'least' if least else 'not least'}, value to {error:.0e}; the theorem's bound is {most['ratio']:.2f} "
+        f"times it and ≤ {most['slack']:.2f} times its own minimum",
+        judge(least and error <= EXACT and max(most["slack"], most["ratio"]) <= 2),
+        f"the residual itself is up to {most['excess']:.0f} times its own minimum at this ε",
+        {"error": error, "bound_over_least": most["slack"], "residual_over_least": most["excess"]},
+        {"ε / the remark's ε": factors}
+        | {f"residual, σ = {sigma:g}": row["residual"] for sigma, row in zip(SIGMAS, rows, strict=True)},
     )
 
 
@@ -298,27 +281,29 @@ def signal_shrinkage(trial: Trial) -> Finding:
 
     Mutations: ∇R^c = 0; ε² replaced by ε; ∇R^c halved.
     """
-    lost, predicted, near = [], [], []
-    for sigma in SIGMAS:
+
+    def measure(sigma: float) -> dict[str, float]:
         sizes = at_remark(4, 64, 32, sigma)
-        tokens = theorem.draw_tokens(sizes, trial.generator())
-        lost.append(1 - theorem.signal_gain(step(tokens), tokens.clean))
-        predicted.append(1 / (1 + sizes.beta))
-        squares = torch.cat(
-            [torch.linalg.svdvals(tokens.clean[tokens.labels == k] @ basis) for k, basis in enumerate(tokens.bases)]
-        ).square()
+        tokens = theorem.draw_tokens(sizes, trial.generator(), rotate=True)
+        lost, predicted = 1 - theorem.signal_gain(step(tokens), tokens.clean), 1 / (1 + sizes.beta)
+        own = [torch.linalg.svdvals(tokens.clean[tokens.labels == k] @ basis) for k, basis in enumerate(tokens.bases)]
+        squares = torch.cat(own).square()
         exact = float((squares / (1 / sizes.beta + squares)).sum() / squares.sum()) / sizes.beta
         root, chance = math.sqrt(sizes.n / sizes.d), 3 * sigma / math.sqrt(sizes.n * sizes.d)
-        near.append(abs(lost[-1] - predicted[-1]) / (root * predicted[-1] + chance))
-        near.append(abs(lost[-1] - exact) / (sizes.beta * sigma**2 * (1 + root) ** 2 * exact + chance))
+        near = abs(lost - predicted) / (root * predicted + chance)
+        nearer = abs(lost - exact) / (sizes.beta * sigma**2 * (1 + root) ** 2 * exact + chance)
+        return {"σ": sigma, "1 − ⟨Z⁺, X⟩/⟨X, X⟩": lost, "1/(1 + β)": predicted, "gap": max(near, nearer)}
+
+    table = tabulate(map(measure, SIGMAS))
+    gaps = table.pop("gap")
+    _, lost, predicted = table.values()
     order = power_law(SIGMAS[2:], lost[2:]).exponent
-    curve = (SIGMAS, lost, predicted, "measured; line: 1/(1 + β)")
     return Finding(
         f"1/(1 + β): {predicted[0]:.4f} … {predicted[-1]:.5f}",
         f"{lost[0]:.4f} … {lost[-1]:.5f} for σ = {SIGMAS[0]:g} … {SIGMAS[-1]:g}, slope {order:.2f} at the end",
-        judge(all(value <= 1 for value in near) and all(a > b for a, b in pairwise(lost))),
+        judge(all(gap <= 1 for gap in gaps) and all(a > b for a, b in pairwise(lost))),
         numbers={f"lost_{sigma:g}": value for sigma, value in zip(SIGMAS, lost, strict=True)},
-        draw=fig.figure(fig.laws("shrinkage of the signal", "σ", "1 − ⟨Z⁺, X⟩/⟨X, X⟩", curve)),
+        table=table,
     )
 
 
@@ -334,38 +319,33 @@ def noise_reduction(trial: Trial) -> Finding:
     Mutations: ∇R^c = 0; ∇R^c replaced by βZ; ∇R^c halved.
     """
     generator, K, n, sigma = trial.generator(), 4, 32, 1e-3
-    shares, left, ratios = [], [], []
-    for p in (32, 64, 128):
+
+    def part(sizes: theorem.MixtureSizes) -> dict[str, float]:
+        """Return the remaining share of the noise outside, and that over its prediction, of one draw."""
+        tokens = theorem.draw_tokens(sizes, generator)
+        own = torch.bincount(tokens.labels, minlength=K)[tokens.labels].double()  # n_k of each token
+        expected = math.sqrt(float((n - own).mean()) / (sizes.d - sizes.p))
+        before, after = outside(tokens.noise, tokens), outside(step(tokens), tokens)
+        left = float(torch.linalg.norm(after) / torch.linalg.norm(before))
+        return {"left": left, "ratio": left / expected}
+
+    def measure(p: int) -> dict[str, float]:
         sizes = at_beta(K, p, n, sigma, 0.1 / sigma)
-        measured, relative = [], []
-        for _ in range(trial.choose(3, 20)):
-            tokens = axis_aligned(sizes, generator)
-            own = torch.bincount(tokens.labels, minlength=K)[tokens.labels].double()  # n_k of each token
-            expected = math.sqrt(float((n - own).mean()) / (sizes.d - p))
-            before, after = outside(tokens.noise, tokens), outside(step(tokens), tokens)
-            measured.append(float(torch.linalg.norm(after) / torch.linalg.norm(before)))
-            relative.append(measured[-1] / expected)
-        shares.append(n / sizes.d)
-        left.append(sum(measured) / len(measured))
-        ratio = estimate(relative)
-        ratios.append(abs(ratio.mean - 1) / (3 * ratio.error + 1 / sizes.beta + (sizes.beta * sigma) ** 2))
+        parts = tabulate(part(sizes) for _ in range(trial.choose(3, 20)))
+        ratio, correction = estimate(parts["ratio"]), 1 / sizes.beta + (sizes.beta * sigma) ** 2
+        left = sum(parts["left"]) / len(parts["left"])
+        return {"n/d": n / sizes.d, "left": left, "gap": abs(ratio.mean - 1) / (3 * ratio.error + correction)}
+
+    table = tabulate(map(measure, (32, 64, 128)))
+    shares, left, gaps = table.values()
     roots = [math.sqrt(share) for share in shares]
-    curve = (shares, left, roots, "measured; line: √(n/d)")
-    shown = axis_aligned(at_remark(4, 256, 64, 0.1), trial.generator())
-    clouds = []
-    for z, label in ((shown.tokens, "before"), (step(shown), "after one step")):
-        off = outside(z, shown)
-        clouds.append((torch.linalg.norm(z - off, dim=-1), torch.linalg.norm(off, dim=-1), label))
     return Finding(
         "√(n/d) remains: " + ", ".join(f"{root:.3f}" for root in roots),
         ", ".join(f"{value:.3f}" for value in left),
-        judge(all(ratio <= 1 for ratio in ratios)),
+        judge(all(gap <= 1 for gap in gaps)),
         "noise in the images of the other tokens remains, unless n ≪ d",
         {f"left_{s:.3g}": v for s, v in zip(shares, left, strict=True)},
-        fig.figure(
-            fig.lines(("tokens", "norm in its subspace", "norm outside"), *clouds, scale="plot", style="."),
-            fig.laws("remaining noise outside", "n/d", "remaining share", curve),
-        ),
+        {"n/d": shares, "remaining share of the noise outside": left, "√(n/d)": roots},
     )
 
 
@@ -382,38 +362,32 @@ def full_objective_keeps_signal(trial: Trial) -> Finding:
 
     Mutations: ∇R = 0; ∇R^c = 0; ∇R doubled.
     """
-    K, p, n, gaps = 4, 32, 16, []
-    for sigma in SIGMAS:
-        sizes = at_remark(K, p, n, sigma)
-        tokens = axis_aligned(sizes, trial.generator())
-        gain = theorem.signal_gain(step(tokens, full=True), tokens.clean)
-        gaps.append(abs(gain - 1) / (sizes.beta**-2 + 3 * sigma / math.sqrt(n * sizes.d)))
-    sizes = at_remark(K, p, n, 0.05)
-    tokens = axis_aligned(sizes, trial.generator())
-    start = torch.linalg.norm(outside(tokens.tokens, tokens))
+    K, p, n = 4, 32, 16
 
-    def iterate(eta: float, full: bool) -> list[tuple[float, float]]:
+    def draw(sigma: float) -> theorem.NoisyTokens:
+        return theorem.draw_tokens(at_remark(K, p, n, sigma), trial.generator())
+
+    def gap(tokens: theorem.NoisyTokens) -> float:
+        gain, chance = theorem.signal_gain(step(tokens, full=True), tokens.clean), 3 * tokens.sizes.sigma
+        return abs(gain - 1) / (tokens.sizes.beta**-2 + chance / math.sqrt(n * tokens.sizes.d))
+
+    gaps, tokens, lengths = [gap(draw(sigma)) for sigma in SIGMAS], draw(0.05), (0.25, 0.5, 1.0, 1.5, 1.75)
+    sizes, start = tokens.sizes, torch.linalg.norm(outside(tokens.tokens, tokens))
+    root = math.sqrt(n / sizes.d)
+
+    def iterate(length: float, full: bool) -> tuple[list[float], list[float]]:
         """Return the remaining noise outside and the signal gain after 0 to 12 steps on ΔR (`full`) or R^c."""
-        z, path = tokens.tokens, []
-        for _ in range(13):
-            path.append((float(torch.linalg.norm(outside(z, tokens)) / start), theorem.signal_gain(z, tokens.clean)))
-            z = theorem.compress(z, tokens.bases, sizes.eps, eta, full=full)
-        return path
+        path = [tokens.tokens]
+        for _ in range(12):
+            path.append(theorem.compress(path[-1], tokens.bases, sizes.eps, length / sizes.beta, full=full))
+        noise = [float(torch.linalg.norm(outside(z, tokens)) / start) for z in path]
+        return noise, [theorem.signal_gain(z, tokens.clean) for z in path]
 
-    steps, root = (0.25, 0.5, 1.0, 1.5, 1.75), math.sqrt(n / sizes.d)
-    on_delta, on_rc = (
-        torch.tensor([iterate(length / sizes.beta, full) for length in steps], dtype=torch.float64)
-        for full in (True, False)
-    )  # (steps, 13, 2)
-    one, last, kept = on_delta[:, 1, 0].tolist(), on_delta[:, -1, 0].tolist(), float(on_rc[2, -1, 1])
-    growth = 12 * torch.tensor(steps, dtype=torch.float64) * sizes.beta**-2 + 3 * sizes.sigma / math.sqrt(n * sizes.d)
-    reached = max(last) <= root + 0.75**12 and bool(((on_delta[:, -1, 1] - 1).abs() <= growth).all())
-    other = all(gap <= 1 for gap in gaps) and reached
-    panels = []
-    for at, title in ((0, "remaining noise"), (1, "remaining signal")):
-        curves = [(range(13), path[..., at].T, [name, *["_"] * 4]) for path, name in ((on_delta, "ΔR"), (on_rc, "R^c"))]
-        labels, levels = (title, "steps, ηβ from ¼ to 1¾", ""), () if at else (root,)
-        panels.append(fig.lines(labels, *curves, scale="plot", style="-", levels=levels))
+    paths = {length: iterate(length, True) for length in lengths}
+    one, last = ([noise[at] for noise, _ in paths.values()] for at in (1, -1))
+    kept, chance = iterate(1.0, False)[1][-1], 3 * sizes.sigma / math.sqrt(n * sizes.d)
+    grown = all(abs(gain[-1] - 1) <= 12 * at * sizes.beta**-2 + chance for at, (_, gain) in paths.items())
+    other = all(gap <= 1 for gap in gaps) and max(last) <= root + 0.75**12 and grown
     return Finding(
         "gain 1, and no noise remains for any η",
         f"gain off by {max(gaps):.2f} of β⁻² and chance; one step leaves {min(one):.2f} … {max(one):.2f} of the noise, "
@@ -422,5 +396,6 @@ def full_objective_keeps_signal(trial: Trial) -> Finding:
         "a step keeps the signal, and repeated steps of any of these η remove all noise but that in the images of "
         "other tokens; a single step does so at η = β⁻¹ only",
         {"gain_gap": max(gaps), "one_step_worst": max(one), "repeated_worst": max(last), "kept_rc": kept},
-        fig.figure(*panels),
+        {"steps on ΔR": list(map(float, range(13)))}
+        | {f"remaining noise, ηβ = {at:g}": path[0] for at, path in paths.items()},
     )

@@ -46,11 +46,13 @@ def log_density(z: Tensor, bases: Tensor, eps: float, weight: float, power: floa
 
 def compression_gradient(z: Tensor, bases: Tensor, eps: float) -> Tensor:
     """Return β Σ_k U_k(U_k*Z)(I + β(U_k*Z)*(U_k*Z))⁻¹ in rows, by explicit inverses, (n, d)."""
-    scale, total = beta(z, bases, eps), torch.zeros_like(z)
-    for basis in bases:
+    scale = beta(z, bases, eps)
+
+    def term(basis: Tensor) -> Tensor:
         w = z @ basis
-        total = total + scale * torch.linalg.inv(torch.eye(len(z), dtype=z.dtype) + scale * w @ w.mT) @ w @ basis.mT
-    return total
+        return scale * torch.linalg.inv(torch.eye(len(z), dtype=z.dtype) + scale * w @ w.mT) @ w @ basis.mT
+
+    return sum(map(term, bases), torch.zeros_like(z))
 
 
 def mixture_score(z: Tensor, bases: Tensor, variances: Tensor, sigma: float) -> Tensor:
@@ -58,12 +60,13 @@ def mixture_score(z: Tensor, bases: Tensor, variances: Tensor, sigma: float) -> 
 
     M_k is formed by an eigendecomposition of the dense covariance.
     """
-    affinities, pulls = [], []
-    for basis in bases:
+
+    def pull(basis: Tensor) -> tuple[Tensor, Tensor]:
+        """Return −½‖M_k*z‖² (n,) and M_kM_k*z (n, d)."""
         values, vectors = torch.linalg.eigh((basis * variances) @ basis.mT)
         root = vectors @ torch.diag((values.clamp_min(0) + sigma**2) ** -0.5) @ vectors.mT
-        whitened = z @ root
-        affinities.append(-whitened.square().sum(-1) / 2)
-        pulls.append(whitened @ root)
+        return -(z @ root).square().sum(-1) / 2, z @ root @ root
+
+    affinities, pulls = zip(*map(pull, bases), strict=True)
     shares = torch.stack(affinities, dim=-1).softmax(-1)
     return -(shares.unsqueeze(-1) * torch.stack(pulls, dim=-2)).sum(-2)

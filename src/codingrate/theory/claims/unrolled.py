@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from scipy.stats import binom
@@ -13,10 +12,21 @@ from torch.nn.functional import normalize
 from codingrate import objective as ob
 
 from .. import unrolled
-from . import figures as fig
 from . import reference
-from .frame import EXACT, Finding, Trial, claim, judge, power_law, relative, rounding
-from .objective import gaussian
+from .frame import (
+    EXACT,
+    Finding,
+    Trial,
+    axis_bases,
+    claim,
+    gaussian,
+    judge,
+    power_law,
+    relative,
+    rounding,
+    tabulate,
+    worst,
+)  # fmt: skip
 from .operators import strength
 
 DIM, LAMBDA = 13, 0.3  # d and λ of the sparsification claims
@@ -45,25 +55,31 @@ def ista_descends(trial: Trial) -> Finding:
     Mutations: ISTA = 0; ISTA = identity; D replaced by D*.
     """
     generator, fractions = trial.generator(), (0.05, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
-    falls = dict.fromkeys(fractions, math.inf)
-    for _ in range(trial.choose(5, 50)):
+
+    def falls() -> dict[float, float]:
+        """Return the smallest fall over its guarantee of a draw, by η‖D‖²."""
         dictionary, z = gaussian(DIM, DIM, generator), gaussian(40, DIM, generator).abs()
+        smallest = {}
         for fraction in fractions:
             eta = fraction * float(torch.linalg.matrix_norm(dictionary, 2)) ** -2
             x = unrolled.ista(z, dictionary, eta, LAMBDA)
             guaranteed = (x - z).square().sum(-1) / (2 * eta)
             fall = (lasso(z, z, dictionary) - lasso(x, z, dictionary)) / guaranteed
-            falls[fraction] = min(falls[fraction], float(fall.nan_to_num(0).min()))  # a step of 0 is no fall
-    good = [f for f in fractions if falls[f] >= 1 - rounding(10_000)]
-    rises = min((f for f in fractions if falls[f] < 0), default=math.inf)
-    labels = ("smallest fall of the LASSO", "η‖D‖²", "fall / (‖X⁺ − Z‖²/2η)")
+            smallest[fraction] = float(fall.nan_to_num(0).min())  # a step of 0 is no fall
+        return smallest
+
+    least = {
+        fraction: min(column) for fraction, column in tabulate(falls() for _ in range(trial.choose(5, 50))).items()
+    }
+    good = [f for f in fractions if least[f] >= 1 - rounding(10_000)]
+    rises = min((f for f in fractions if least[f] < 0), default=math.inf)
     return Finding(
         "fall ≥ ‖X⁺ − Z‖²/2η for every token",
-        f"≥ {min(falls[f] for f in fractions if f <= 1):.2f} of that for η ≤ 1/‖D‖²; rises from {rises:g}/‖D‖²",
+        f"≥ {min(least[f] for f in fractions if f <= 1):.2f} of that for η ≤ 1/‖D‖²; rises from {rises:g}/‖D‖²",
         judge(len(good) == len(fractions), ranged=all(f in good for f in fractions if f <= 1)),
         "η ≤ 1/‖D‖²",
-        {f"fall_{f:g}": falls[f] for f in fractions},
-        fig.figure(fig.lines(labels, (fractions, list(falls.values()), None), marks=(1,), levels=(0, 1))),
+        {f"fall_{f:g}": least[f] for f in fractions},
+        {"η‖D‖²": list(fractions), "smallest fall of the LASSO / (‖X⁺ − Z‖²/2η)": list(least.values())},
     )
 
 
@@ -77,26 +93,28 @@ def ista_majoriser(trial: Trial) -> Finding:
 
     Mutations: ISTA = 0; ISTA = identity; D replaced by D*; ISTA without its threshold.
     """
-    generator, worst, least = trial.generator(), 0.0, math.inf
-    for _ in range(trial.choose(5, 50)):
+    generator = trial.generator()
+
+    def measure() -> dict[str, float]:
         dictionary, z = gaussian(DIM, DIM, generator), gaussian(40, DIM, generator)
         eta = float(torch.linalg.matrix_norm(dictionary, 2)) ** -2
         slope = (z @ dictionary.mT - z) @ dictionary  # D*(DZ − Z), in rows
         x = unrolled.ista(z, dictionary, eta, LAMBDA)
         condition = slope + LAMBDA + (x - z) / eta
         failure = torch.where(x > 0, condition.abs(), (-condition).clamp(min=0))
-        worst = max(worst, float(failure.max() / slope.abs().max()))
         gap = gaussian(40, DIM, generator)
         gap[0] = torch.linalg.svd(dictionary)[2][0]
         curve = gap.square().sum(-1) / (2 * eta)
         above = misfit(z, z, dictionary) + (slope * gap).sum(-1) + curve - misfit(z + gap, z, dictionary)
-        least = min(least, float((above / curve).min()))
-    limit = rounding(100 * DIM)
+        return {"failure": float(failure.max() / slope.abs().max()), "gap": float((above / curve).min())}
+
+    failures, gaps = tabulate(measure() for _ in range(trial.choose(5, 50))).values()
+    limit, least = rounding(100 * DIM), min(*gaps, math.inf)
     return Finding(
         "optimality conditions satisfied, bound ≥ LASSO",
-        f"conditions violated by {worst:.0e}, (bound − LASSO)/(‖X − Z‖²/2η) ≥ {least:.0e}",
-        judge(worst <= limit and least >= -limit),
-        numbers={"conditions": worst, "least_gap": least},
+        f"conditions violated by {max(failures):.0e}, (bound − LASSO)/(‖X − Z‖²/2η) ≥ {least:.0e}",
+        judge(max(failures) <= limit and least >= -limit),
+        numbers={"conditions": max(failures), "least_gap": least},
     )
 
 
@@ -138,7 +156,6 @@ def prox_step(trial: Trial) -> Finding:
     products = (0.003, 0.01, 0.03, 0.1)
     apart = [sum(distance(mu) for _ in range(trial.choose(8, 50))) / trial.choose(8, 50) for mu in products]
     order, inside = power_law(products, apart).exponent, exact <= rounding(100 * DIM) and least >= 0
-    points = (products, apart, 1, "measured; line: slope 1")
     return Finding(
         "equal to the exact step; bound above −R",
         f"error {exact:.0e} on orthogonal tokens, bound + R ≥ {least:.2f} (9α/8)‖X − C‖²; "
@@ -146,15 +163,13 @@ def prox_step(trial: Trial) -> Finding:
         judge(inside and apart[-1] <= EXACT, ranged=inside),
         "orthogonal tokens, as the statement assumes",
         {"exact": exact, "least_gap": least, "apart": apart[-1], "slope": order},
-        fig.figure(
-            fig.laws("the layer's step and the exact step", "inner product μ of tokens", "relative distance", points)
-        ),
+        {"inner product μ of tokens": list(products), "relative distance of the steps": apart},
     )
 
 
 def aligned_tokens(generator: torch.Generator, K: int = 4, p: int = 8, n: int = 32) -> tuple[Tensor, Tensor]:
     """Draw axis-aligned bases (K, d, p) and unit-norm tokens Z ≥ 0 (n, d) near them, where both half steps agree."""
-    bases = torch.eye(K * p, dtype=torch.float64).view(K * p, K, p).transpose(0, 1)
+    bases = axis_bases(K, p)
     sample = ob.sample_tokens(bases, n, 0.15, generator)
     return bases, normalize(sample.tokens.abs(), dim=-1)
 
@@ -170,24 +185,27 @@ def half_steps_descend(trial: Trial) -> Finding:
 
     Mutations: ∇R^c = 0; ∇R = 0; ε² replaced by ε.
     """
-    generator, falls = trial.generator(), []
-    for _ in range(trial.choose(3, 30)):
-        bases, z = aligned_tokens(generator)
+    generator = trial.generator()
+
+    def measure(z: Tensor, bases: Tensor, eps: float) -> dict[str, float]:
         overlap = float(torch.linalg.matrix_norm(torch.einsum("kdp,kep->de", bases, bases), 2))
-        for eps in (0.1, 0.5, 2.0):
-            kappa = 1 / (reference.beta(z, bases, eps) * overlap)
-            moved = z - kappa * unrolled.compression_direction(z, bases, eps)
-            fall = reference.compression(z, bases, eps) - reference.compression(moved, bases, eps)
-            first = fall / (kappa / 2 * reference.compression_gradient(z, bases, eps).square().sum())
-            after = unrolled.proximal_step(z, eps, WEIGHT)
-            fall = reference.rate(after, eps) - reference.rate(z, eps) + WEIGHT * (z.abs().sum() - after.abs().sum())
-            second = fall / (9 * reference.alpha(z, eps) / 8 * (after - z).square().sum())
-            falls.append((float(first), float(second)))
-    first, second = (min(column) for column in zip(*falls, strict=True))
+        kappa = 1 / (reference.beta(z, bases, eps) * overlap)
+        moved = z - kappa * unrolled.compression_direction(z, bases, eps)
+        first = reference.compression(z, bases, eps) - reference.compression(moved, bases, eps)
+        after = unrolled.proximal_step(z, eps, WEIGHT)
+        second = reference.rate(after, eps) - reference.rate(z, eps) + WEIGHT * (z.abs().sum() - after.abs().sum())
+        return {
+            "first": float(first / (kappa / 2 * reference.compression_gradient(z, bases, eps).square().sum())),
+            "second": float(second / (9 * reference.alpha(z, eps) / 8 * (after - z).square().sum())),
+        }
+
+    draws = (aligned_tokens(generator) for _ in range(trial.choose(3, 30)))
+    table = tabulate(measure(z, bases, eps) for bases, z in draws for eps in (0.1, 0.5, 2.0))
+    first, second = (-worst(-fall for fall in column) for column in table.values())
     return Finding(
         "both fall by at least the guaranteed amount",
         f"R^c by ≥ {first:.2f} times that amount, λ‖Z‖₁ − R by ≥ {second:.2f} times",
-        judge(all(one >= 1 and two >= 1 for one, two in falls)),
+        judge(first >= 1 and second >= 1),
         numbers={"compression": first, "sparsification": second},
     )
 
@@ -208,30 +226,26 @@ def alternating_descends(trial: Trial) -> Finding:
     """
     generator, eps, layers = trial.generator(), 0.5, trial.choose(40, 200)
     bases, z = aligned_tokens(generator)
-    even = 4 / (9 * reference.alpha(z, eps))
-    lengths = {"κ = 4/(9α)": even, "κ = 1/β": 1 / reference.beta(z, bases, eps)}
-    runs = {name: unrolled.alternate(z, bases, eps, WEIGHT, layers, step=kappa) for name, kappa in lengths.items()}
-    curves = {name: run.objective[::2] for name, run in runs.items()}
-    rises, halves = {}, {}
-    for name, run in runs.items():
-        rises[name] = int((curves[name].diff() > rounding(1000)).sum())
+
+    def descend(kappa: float) -> tuple[Tensor, int, int]:
+        """Return the objective by layer, and the number of layers in which it rises and in which a half fails."""
+        run = unrolled.alternate(z, bases, eps, WEIGHT, layers, step=kappa)
         first, second = run.compression.diff()[::2], (run.sparsity - run.expansion).diff()[1::2]
-        halves[name] = int(((first >= 0) | (second >= 0)).sum())
-    (short, long), (start, *_) = rises.values(), curves["κ = 1/β"].tolist()
-    ends = [float(curve[-1]) for curve in curves.values()]
-    shares = {name: float((run.tokens > 0).double().mean()) for name, run in runs.items()}
-    paths = [(range(layers + 1), curve, f"{name}; {shares[name]:.0%} non-zero") for name, curve in curves.items()]
-    labels = ("R^c + λ‖Z‖₁ − R, to be minimized", "layer (non-zero: entries after the last one)", "")
-    inside = not short and not halves["κ = 4/(9α)"]
+        curve = run.objective[::2]
+        return curve, int((curve.diff() > rounding(1000)).sum()), int(((first >= 0) | (second >= 0)).sum())
+
+    even, short, failed = descend(4 / (9 * reference.alpha(z, eps)))
+    far, long, failed_far = descend(1 / reference.beta(z, bases, eps))
+    start, end, end_far = float(far[0]), float(even[-1]), float(far[-1])
     return Finding(
         "each half lowers its part and the layer lowers the whole, in every layer",
         f"the whole rises in {short} of {layers} layers at κ = 4/(9α), in {long} at κ = 1/β; a half fails in "
-        f"{halves['κ = 4/(9α)']} and {halves['κ = 1/β']}",
-        judge(inside and not long, ranged=inside),
-        f"κ ≤ 4/(9α), where R^c + λ‖Z‖₁ − R goes from {start:.2f} to {ends[0]:.2f}; at κ = 1/β tokens shrink and it "
-        f"ends at {ends[1]:.2f}",
-        {"rises_even": short, "rises_long": long, "end_even": ends[0], "end_long": ends[1]},
-        fig.figure(fig.lines(labels, *paths, scale="plot", style="-")),
+        f"{failed} and {failed_far}",
+        judge(not (short or failed or long), ranged=not (short or failed)),
+        f"κ ≤ 4/(9α), where R^c + λ‖Z‖₁ − R goes from {start:.2f} to {end:.2f}; at κ = 1/β tokens shrink and it "
+        f"ends at {end_far:.2f}",
+        {"rises_even": short, "rises_long": long, "end_even": end, "end_long": end_far},
+        {"layer": list(map(float, range(layers + 1))), "objective, κ = 4/(9α)": even.tolist(), "κ = 1/β": far.tolist()},
     )
 
 
@@ -248,43 +262,38 @@ def mssa_layers_descend(trial: Trial) -> Finding:
 
     Mutations: MSSA = 0; MSSA with the wrong sign.
     """
-    generator, precisions, layers, rows = trial.generator(), (0.5, 1.0, 2.0), trial.choose(40, 100), []
-    draws = trial.choose(8, 20)
+    generator, layers, draws = trial.generator(), trial.choose(40, 100), trial.choose(8, 20)
     enough = 1 + int(binom.ppf(0.95, draws, 0.5))  # if both were equally good, so many are lower in < 5 %
-    for _ in range(draws):
-        bases, z = aligned_tokens(generator)
-        for eps in precisions:
-            even, beta = 4 / (9 * reference.alpha(z, eps)), reference.beta(z, bases, eps)
-            curve = unrolled.alternate(z, bases, eps, WEIGHT, layers, "mssa", step=even).objective[::2]
-            x = z
-            for _ in range(layers):
-                x = unrolled.proximal_step((1 - even * beta) * x, eps, WEIGHT)
-            control = reference.compression(x, bases, eps) + WEIGHT * x.abs().sum() - reference.rate(x, eps)
-            fall = bool((curve.diff() < 0).all())
-            rows.append((beta, fall, float((control - curve[-1]) / (curve[0] - control))))
-    betas = sorted({beta for beta, *_ in rows})
-    gains = {beta: [gain for b, _, gain in rows if b == beta] for beta in betas}
-    lower = {beta: sum(gain > 0 for gain in gains[beta]) for beta in betas}
-    good = [beta for beta in betas if lower[beta] >= enough and all(fall for b, fall, _ in rows if b == beta)]
-    inside = all(beta in good for beta in betas if beta <= 0.25)
+
+    def measure(z: Tensor, bases: Tensor, eps: float) -> dict[str, float]:
+        even, beta = 4 / (9 * reference.alpha(z, eps)), reference.beta(z, bases, eps)
+        curve = unrolled.alternate(z, bases, eps, WEIGHT, layers, "mssa", step=even).objective[::2]
+        x = z
+        for _ in range(layers):
+            x = unrolled.proximal_step((1 - even * beta) * x, eps, WEIGHT)
+        control = reference.compression(x, bases, eps) + WEIGHT * x.abs().sum() - reference.rate(x, eps)
+        gain = float((control - curve[-1]) / (curve[0] - control))
+        return {"beta": beta, "falls": bool((curve.diff() < 0).all()), "gain": gain}
+
+    rows = [
+        [measure(z, bases, eps) for eps in (2.0, 1.0, 0.5)]
+        for bases, z in (aligned_tokens(generator) for _ in range(draws))
+    ]
+    tables = {column[0]["beta"]: tabulate(column) for column in zip(*rows, strict=True)}
+    good = [
+        b for b, table in tables.items() if sum(gain > 0 for gain in table["gain"]) >= enough and all(table["falls"])
+    ]
+    inside = all(beta in good for beta in tables if beta <= 0.25)
     return Finding(
         "improves in every layer, and more than without attention",
-        "; ".join(f"β = {b:.2g}: {min(g):+.1%} … {max(g):+.1%} more than without MSSA" for b, g in gains.items()),
-        judge(inside and len(good) == len(betas), ranged=inside),
+        "; ".join(
+            f"β = {b:.2g}: {min(table['gain']):+.1%} … {max(table['gain']):+.1%} more than without MSSA"
+            for b, table in tables.items()
+        ),
+        judge(inside and len(good) == len(tables), ranged=inside),
         f"β ≤ {max(good, default=0):.2g}; at β = 1 the improvement is that of the shrinkage, and MSSA lessens it",
-        {f"gain_{beta:.2g}": min(values) for beta, values in gains.items()},
+        {f"gain_{beta:.2g}": min(table["gain"]) for beta, table in tables.items()},
     )
-
-
-class Reach(NamedTuple):
-    """The longest steps that still descend, at one setting."""
-
-    orthogonal: bool
-    beta: float
-    strength: float  # max_k β‖U_k*Z‖²
-    guaranteed: float  # κβ below which an exact step is guaranteed to descend, 2/‖Σ_k U_kU_k*‖
-    longest: dict[str, float]  # κβ up to which steps descended, by method
-    nearer: float  # distance of MSSA's direction from ∇R^c over that of βZ alone
 
 
 def longest_descent(z: Tensor, bases: Tensor, eps: float, method: str) -> float:
@@ -311,30 +320,33 @@ def approximate_steps(trial: Trial) -> Finding:
 
     Mutations: MSSA = 0; MSSA with the wrong sign; ∇R^c = 0.
     """
-    generator, rows, panels = trial.generator(), [], []
-    for arrangement, title in (("orthonormal", "orthogonal subspaces"), ("incoherent", "random subspaces, Kp = d")):
+    generator = trial.generator()
+
+    def measure(z: Tensor, bases: Tensor, eps: float) -> dict[str, float]:
+        """Return the longest κβ that descends, by method, and MSSA's distance from ∇R^c over that of βZ alone."""
+        beta, exact = reference.beta(z, bases, eps), reference.compression_gradient(z, bases, eps)
+        nearer = relative(unrolled.compression_direction(z, bases, eps, "mssa"), exact) / relative(beta * z, exact)
+        overlap = float(torch.linalg.matrix_norm(torch.einsum("kdp,kep->de", bases, bases), 2))
+        longest = {method: longest_descent(z, bases, eps, method) for method in unrolled.COMPRESSIONS}
+        return {"β": beta, "x": strength(z, bases, eps), "guaranteed": 2 / overlap, "nearer": nearer} | longest
+
+    def rows(arrangement: str) -> list[dict[str, float]]:
         bases = ob.random_bases(4, 32, 8, arrangement, generator, torch.float64)
         z = normalize(ob.sample_tokens(bases, 32, 0.05, generator).tokens, dim=-1)
-        overlap = float(torch.linalg.matrix_norm(torch.einsum("kdp,kep->de", bases, bases), 2))
-        own = []
-        for eps in (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0):
-            beta, exact = reference.beta(z, bases, eps), reference.compression_gradient(z, bases, eps)
-            longest = {method: longest_descent(z, bases, eps, method) for method in unrolled.COMPRESSIONS}
-            nearer = relative(unrolled.compression_direction(z, bases, eps, "mssa"), exact) / relative(beta * z, exact)
-            own.append(Reach(overlap < 1.5, beta, strength(z, bases, eps), 2 / overlap, longest, nearer))
-        betas, labels = [row.beta for row in own], (title, "β", "longest κβ that descends (lowest: none)")
-        curves = [(betas, [max(row.longest[name], 1e-3) for row in own], name) for name in unrolled.COMPRESSIONS]
-        panels.append(fig.lines(labels, *curves, scale="loglog", levels=(own[0].guaranteed,)))
-        rows += own
-    reaches = all(row.longest["exact"] * GRID >= row.guaranteed for row in rows)
-    small = [row for row in rows if row.beta <= 1]
-    closer = max(row.nearer for row in small if row.orthogonal)
-    away = max(row.nearer for row in small if not row.orthogonal)
-    inside = reaches and all(row.longest["mssa"] > 0 for row in small) and closer < 1
-    everywhere = all(row.longest["mssa"] * GRID >= row.guaranteed and row.nearer < 1 for row in rows)
-    rise = min((row.beta for row in rows if not row.longest["mssa"]), default=math.inf)
-    neumann = min((row.strength for row in rows if not row.longest["neumann"]), default=math.inf)
-    least = min(row.longest["mssa"] / row.guaranteed for row in small)
+        return [measure(z, bases, eps) for eps in (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)]
+
+    orthogonal, random = rows("orthonormal"), rows("incoherent")
+    small = [row for row in orthogonal + random if row["β"] <= 1]
+    closer, away = (max(row["nearer"] for row in half if row["β"] <= 1) for half in (orthogonal, random))
+    reaches, follows = (
+        all(row[method] * GRID >= row["guaranteed"] for row in orthogonal + random) for method in ("exact", "mssa")
+    )
+    inside = reaches and all(row["mssa"] > 0 for row in small) and closer < 1
+    everywhere = follows and all(row["nearer"] < 1 for row in orthogonal + random)
+    rise = min((row["β"] for row in orthogonal + random if not row["mssa"]), default=math.inf)
+    neumann = min((row["x"] for row in orthogonal + random if not row["neumann"]), default=math.inf)
+    least = min(row["mssa"] / row["guaranteed"] for row in small)
+    table = tabulate(orthogonal)
     return Finding(
         "descends for κβ < 2/‖Σ_k U_kU_k*‖, closer to ∇R^c than βZ alone",
         f"exact: {'yes' if reaches else 'no'}; MSSA at β ≤ 1 up to κβ = {least:.2f} of that or more, and for no κ from "
@@ -344,5 +356,5 @@ def approximate_steps(trial: Trial) -> Finding:
         f"β ≤ 1 and orthogonal subspaces; on random ones MSSA descends below β = {rise:.2g}, but it is no closer to "
         "∇R^c than the shrinkage alone",
         {"mssa_first_rise": rise, "neumann_first_rise": neumann, "mssa_reach": least, "nearer": closer, "away": away},
-        fig.figure(*panels),
+        {"β": table["β"]} | {f"longest κβ that descends, {how}": table[how] for how in unrolled.COMPRESSIONS},
     )
