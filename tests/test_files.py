@@ -17,22 +17,20 @@ def folder(tmp_path, monkeypatch):
 def test_a_name_that_looks_local_is_never_a_hub_id(folder, owner, name):
     hub = f"{owner}/{name}"
     assert is_hub_id(hub)
-    paths = [
+    paths = [start + path for start in ("./", "../", "~/", "/") for path in (hub, name)]
+    paths += [
         name,
-        f"./{hub}",
-        f"../{hub}",
-        f"~/{hub}",
-        f"/{hub}",
         f"{hub}/",
         f"{hub}/more",
         f"{owner}\\{name}",
         f"{hub} 2",
+        f"{owner}/.{name}",
+        f".{hub}",
+        f"{owner}//{name}",
     ]
-    paths += [f"./{name}", f"../{name}", f"~/{name}", f"/{name}", f"{owner}/.{name}", f".{hub}", f"{owner}//{name}"]
     paths += [f"{part}/{name}" for local in _files._LOCAL_FOLDERS for part in (local, local.capitalize())]
     paths += [hub + end for suffix in _files._FILE_SUFFIXES for end in (suffix, suffix.upper())]
     assert [path for path in paths if is_hub_id(path)] == []
-    (folder / owner).mkdir()
-    assert not is_hub_id(hub), "the folder exists, so the name may be mistyped"
-    (folder / owner / name).mkdir()
-    assert not is_hub_id(hub)
+    for existing in (folder / owner, folder / owner / name):
+        existing.mkdir()
+        assert not is_hub_id(hub), "the folder exists, so the name may be mistyped"

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,30 +13,23 @@ import codingrate
 HEAVY = ("torch", "transformers", "numpy", "sklearn", "PIL", "pydantic", "datasets")
 
 
-def loaded_after(code):
-    """Return the heavy packages that a fresh process has loaded after running the code."""
-    script = f"{code}\nimport sys\nprint('loaded', *(name for name in {HEAVY} if name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1].split()[1:]
-
-
-def test_importing_the_package_loads_nothing_heavy():
-    assert loaded_after("import codingrate") == []
-
-
-def test_listing_models_needs_neither_torch_nor_transformers():
-    code = "import codingrate\nassert 'crate-tiny-patch16-224' in codingrate.list_models('crate-*')"
-    assert loaded_after(code) == []
-
-
-def test_listing_recipes_needs_neither_torch_nor_transformers():
-    loaded = loaded_after("from codingrate import recipes\nassert 'digits' in recipes.recipe_names()")
-    assert not {"torch", "transformers", "datasets"} & set(loaded)
-
-
-def test_operators_and_objective_need_no_transformers():
-    assert "transformers" not in loaded_after("from codingrate import objective, operators\nassert operators.MSSA")
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import codingrate", HEAVY),
+        ("import codingrate\nassert 'crate-tiny-patch16-224' in codingrate.list_models('crate-*')", HEAVY),
+        (
+            "from codingrate import recipes\nassert 'digits' in recipes.recipe_names()",
+            ("torch", "transformers", "datasets"),
+        ),
+        ("from codingrate import objective, operators\nassert operators.MSSA", ("transformers",)),
+    ],
+    ids=["package", "models", "recipes", "operators"],
+)
+def test_little_is_loaded(code, absent):
+    script = f"{code}\nimport sys\nprint([name for name in {absent} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
 @pytest.mark.parametrize(
@@ -62,12 +56,7 @@ def test_no_public_name_is_that_of_a_submodule():
         assert not names & modules, "Python would replace the name by the module when this is imported"
 
 
-def test_an_unknown_name_is_refused_as_python_does():
-    with pytest.raises(AttributeError, match=r"codingrate attribute creat_model$"):
+def test_an_unknown_name_is_refused_as_python_does_and_the_version_is_that_of_the_distribution():
+    with pytest.raises(AttributeError, match=r"creat_model$"):
         codingrate.creat_model  # noqa: B018
-
-
-def test_the_version_is_that_of_the_distribution():
-    from importlib.metadata import version
-
     assert codingrate.__version__ == version("codingrate")

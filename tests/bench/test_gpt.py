@@ -2,21 +2,17 @@
 
 import pytest
 
-from codingrate import CrateError
 from codingrate.bench import bench_gpt, models
 from codingrate.cli.bench import print_result
 from tests.models.test_transformers import compiler
+from tests.refusals import refused
 
-SMALL = {
-    "hidden_size": 30, "num_hidden_layers": 3, "num_attention_heads": 5, "vocab_size": 37,
-    "max_position_embeddings": 41,
-}  # fmt: skip
+from .conftest import shrink
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
-    build = models.create_model
-    monkeypatch.setattr(models, "create_model", lambda name, **fields: build(name, **{**SMALL, **fields}))
+def _small(monkeypatch):
+    shrink(monkeypatch, models)
 
 
 def test_every_metric_is_filled(capsys):
@@ -26,14 +22,12 @@ def test_every_metric_is_filled(capsys):
     for mode in ("decoding", "training"):
         seconds = result[mode]["seconds"]
         assert result[mode]["speedup"] == seconds["gpt2"] / seconds["ours"]
-    held = result["cache_bytes_per_token"]
+    held, parameters = result["cache_bytes_per_token"], result["parameters"]
     assert held["gpt2"] == 2 * held["ours"] == 2 * 3 * 30 * 4
-    assert result["parameters"]["ours"] < result["parameters"]["gpt2"]
+    assert parameters["ours"] < parameters["gpt2"]
     assert result["cache_difference"] < 1e-5
     print_result({"gpt": result, "machine": {"threads": 1}})
-    printed = capsys.readouterr().out
-    assert "transformers GPT-2" in printed
-    assert "speedup" in printed  # a narrow terminal folds the rest of the heading
+    assert "speedup" in capsys.readouterr().out  # a narrow terminal folds the rest of the heading
 
 
 @compiler
@@ -63,5 +57,4 @@ def test_both_models_generate_every_token(monkeypatch):
 
 
 def test_another_kind_of_model_is_refused():
-    with pytest.raises(CrateError, match=r"^crate-bert-base is not a causal language model; use one such as"):
-        bench_gpt("crate-bert-base")
+    refused("crate-bert-base", bench_gpt, "crate-bert-base")

@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from codingrate import create_model
-from codingrate.bench.limits import products_alone, read_bandwidth
+from codingrate.bench.limits import products_alone
 
-from .test_bench import SMALL
+from .conftest import SMALL
 
 
 def operations(run) -> int:
@@ -33,7 +33,3 @@ def test_products_alone_are_all_products_of_a_training_step_and_nothing_else():
     step()
     for parameter, before in zip(model.parameters(), gradients, strict=True):  # one more step, none by the replay
         torch.testing.assert_close(parameter.grad, 3 * before, rtol=1e-4, atol=1e-6)
-
-
-def test_bandwidth_is_that_of_memory():
-    assert 1e8 < read_bandwidth(mib=8) < 1e13  # bytes per second; every machine of this century lies inside

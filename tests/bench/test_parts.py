@@ -3,13 +3,12 @@
 import pytest
 
 from benchmarks import inspection, parts
-from codingrate import create_model
 
-from .test_bench import SMALL
+from .conftest import shrink
 
 
 def test_costs_of_inspection_are_relative_to_their_forward_passes(monkeypatch):
-    monkeypatch.setattr(inspection, "create_model", lambda name: create_model(name, **SMALL))
+    shrink(monkeypatch, inspection)
     rounds = []
     result = inspection.bench_inspection(batch=3, repeats=2, probed=(60, 20), progress=lambda: rounds.append(1))
     assert len(rounds) == 9  # models, probes and measures, 1 + 2 rounds each
@@ -21,7 +20,7 @@ def test_costs_of_inspection_are_relative_to_their_forward_passes(monkeypatch):
 
 
 def test_probes(monkeypatch):
-    monkeypatch.setattr(parts, "peak_memory", lambda task, arguments: 1.0)
+    shrink(monkeypatch, parts)
     result = parts.bench_probe((211, 53, 61), (211, 53, 59))
     assert [(name, row["train"], row["width"]) for name, row in result.items()] == [
         ("knn", 211, 61),
@@ -40,7 +39,7 @@ def test_both_cuts_have_one_eigenvector():
 
 
 def test_the_loader_reads_every_photograph(monkeypatch):
-    monkeypatch.setattr(parts, "create_model", lambda name: create_model(name, **(SMALL | {"image_size": 224})))
+    shrink(monkeypatch, parts, image_size=224)
     result = parts.bench_loader(images=5, workers=0, repeats=1)
     speed = result["images_per_second"]
     assert result["ratio"] == pytest.approx(speed["loader"] / speed["training"])

@@ -8,18 +8,12 @@ from benchmarks import scaling
 from benchmarks.scaling import bench_scaling
 from codingrate import create_model
 
-from .test_bench import SMALL
-from .test_gpt import SMALL as SMALL_TEXT
+from .conftest import SMALL, shrink
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
-    build = scaling.create_model
-    sizes = {"text": SMALL_TEXT, "image": SMALL}
-    monkeypatch.setattr(
-        scaling, "create_model", lambda name: build(name, **sizes["text" if "gpt" in name else "image"])
-    )
-    monkeypatch.setattr(scaling, "peak_memory", lambda task, arguments: 1.0)
+def _small(monkeypatch):
+    shrink(monkeypatch, scaling)
 
 
 def test_predictions_follow_the_formulas():
@@ -27,17 +21,19 @@ def test_predictions_follow_the_formulas():
     result = bench_scaling(models, counts=(1, 8, 64), utilization=0.5, check=("crate-tiny-patch16-224", 2))
     for name, batch in models.items():
         one = result["models"][name]
-        assert one["batch"] == batch
-        assert len(one["predictions"]) == 2 * 3
+        assert (one["batch"], len(one["predictions"])) == (batch, 2 * 3)
         for row in one["predictions"]:
             gpu, n = scaling.GPUS[row["gpu"]], row["gpus"]
-            assert row["compute_seconds"] == pytest.approx(one["flops"] / (0.5 * gpu.flops))
-            assert row["sent_bytes"] == pytest.approx(8 * one["parameters"] * (n - 1) / n)
-            link = gpu.network if n == 64 else gpu.link
-            assert row["communication_seconds"] == pytest.approx(row["sent_bytes"] / link)
-            assert row["memory_bytes"] == 16 * one["parameters"] + one["activation_bytes"] / 2
-            slower = max(row["compute_seconds"], row["communication_seconds"])
-            assert row["samples_per_second"] == pytest.approx(n * batch / slower)
+            compute, sent = one["flops"] / (0.5 * gpu.flops), 8 * one["parameters"] * (n - 1) / n
+            communication = sent / (gpu.network if n == 64 else gpu.link)
+            expected = {
+                "compute_seconds": compute,
+                "sent_bytes": sent,
+                "communication_seconds": communication,
+                "memory_bytes": 16 * one["parameters"] + one["activation_bytes"] / 2,
+                "samples_per_second": n * batch / max(compute, communication),
+            }
+            assert {key: row[key] for key in expected} == pytest.approx(expected)
 
 
 def test_kept_bytes_are_those_of_autograd():

@@ -59,6 +59,8 @@ class Linear(Classifier):
         self.map = nn.Linear(pixels, self.config.num_labels)
         self.modes = []
 
+    dtype = property(lambda self: self.map.weight.dtype)
+
     def forward(self, pixel_values):
         self.modes.append((self.training, torch.is_inference_mode_enabled()))
         return SimpleNamespace(logits=self.map(pixel_values.flatten(1)))
@@ -81,14 +83,19 @@ def one_hot(guesses, classes):
     return torch.eye(classes)[torch.as_tensor(guesses)]
 
 
-def answers(model, data, augment, split="test"):
-    """Return logits and labels of a split, computed without tasks or the evaluation room."""
+def pixels_and_labels(data, augment, split="test"):
+    """Return pixels and labels of a split as a model reads them, without tasks or the evaluation room."""
     rows = getattr(data, split)
     dataset = torch_dataset(replace(data, test=rows), augment, train=False)
     batch = next(iter(DataLoader(dataset, batch_size=len(rows), collate_fn=collate)))
+    return BatchAugment(augment).eval()(batch["pixel_values"]), batch["labels"].numpy()
+
+
+def answers(model, data, augment=GRAY, split="test"):
+    """Return logits and labels of a split."""
+    pixels, labels = pixels_and_labels(data, augment, split)
     with torch.no_grad():
-        logits = model(pixel_values=BatchAugment(augment).eval()(batch["pixel_values"])).logits
-    return logits.double().numpy(), batch["labels"].numpy()
+        return model(pixel_values=pixels).logits.double().numpy(), labels
 
 
 @pytest.fixture(scope="session")

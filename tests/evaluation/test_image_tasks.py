@@ -15,7 +15,7 @@ from codingrate.tasks.autoencoding import own_masks
 from tests.data.conftest import write_classes
 from tests.refusals import refused
 
-from .conftest import GRAY, RGB, Fixed, Linear, answers, evaluate, image_task, one_hot, tiny
+from .conftest import GRAY, RGB, Fixed, Linear, answers, evaluate, image_task, one_hot, pixels_and_labels, tiny
 
 
 @pytest.mark.parametrize("split", ["test", "train"])
@@ -23,30 +23,33 @@ from .conftest import GRAY, RGB, Fixed, Linear, answers, evaluate, image_task, o
 def test_accuracy_agrees_with_scikit_learn(digits, build, split):
     model = build()
     logits, labels = answers(model, digits, GRAY, split)
-    guesses, every = logits.argmax(1), range(10)
-    report = evaluate(model, digits, split=split)
+    report, every = evaluate(model.double(), digits, split=split), range(10)  # the model runs in its own precision
     assert (report.data, report.split, report.images, report.corrupt) == ("digits", split, len(labels), ())
-    assert report.top1 == pytest.approx(accuracy_score(labels, guesses), abs=1e-12)
-    assert report.top5 == pytest.approx(top_k_accuracy_score(labels, logits, k=5, labels=every), abs=1e-12)
-    confusion = confusion_matrix(labels, guesses, labels=every)
+    confusion = confusion_matrix(labels, logits.argmax(1), labels=every)
     assert np.array_equal(report.confusion, confusion)
     probabilities = torch.from_numpy(logits).softmax(1).numpy()
-    assert report.loss == pytest.approx(log_loss(labels, probabilities, labels=every), rel=1e-5)  # float32 logits
-    for index, row in enumerate(report.per_class):
-        assert (row["class"], row["images"]) == (model.config.id2label[index], confusion[index].sum())
-        assert row["accuracy"] == pytest.approx(confusion[index, index] / confusion[index].sum(), abs=1e-12)
+    expected = {
+        "loss": log_loss(labels, probabilities, labels=every),
+        "top1": accuracy_score(labels, logits.argmax(1)),
+        "top5": top_k_accuracy_score(labels, logits, k=5, labels=every),
+    }
+    assert report.metrics == pytest.approx(expected, rel=1e-5)  # float32 logits
+    assert report.per_class == [
+        {"class": model.config.id2label[index], "images": row.sum(), "accuracy": pytest.approx(row[index] / row.sum())}
+        for index, row in enumerate(confusion)
+    ]
     assert report.images_per_second == pytest.approx(report.images / report.seconds)
-    assert report.metrics == {"loss": report.loss, "top1": report.top1, "top5": report.top5}
 
 
-def test_neither_batch_size_nor_workers_matter(digits):
+def test_neither_batch_size_nor_workers_matter_and_splits_are_measured_together(digits):
     model = Linear(10)
-    first = evaluate(model, digits, batch_size=359)
+    first, train, both = (evaluate(model, digits, split=split, batch_size=359) for split in ("test", "train", "all"))
     for batch_size, workers in ((7, 0), (64, 2), (1, 0)):
         other = evaluate(model, digits, batch_size=batch_size, workers=workers)
         assert np.array_equal(other.confusion, first.confusion)
-        assert other.top5 == first.top5
-        assert other.loss == pytest.approx(first.loss, rel=1e-6)
+        assert other.metrics == pytest.approx(first.metrics, rel=1e-6)
+    assert np.array_equal(both.confusion, first.confusion + train.confusion)
+    assert [(part.images, part.total) for part in (train, first, both)] == [(1438, 1797), (359, 1797), (1797, 1797)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -87,37 +90,16 @@ def test_the_classes_of_data_are_matched_with_the_models_by_name(digits):
         assert report.top1 == pytest.approx(accuracy_score(true, logits.argmax(1)), abs=1e-12)
 
 
-def test_all_splits_are_measured_together(digits):
-    model = Linear(10)
-    parts = [evaluate(model, digits, split=split) for split in ("train", "test")]
-    both = evaluate(model, digits, split="all")
-    assert np.array_equal(both.confusion, parts[0].confusion + parts[1].confusion)
-    assert [(part.images, part.total) for part in (*parts, both)] == [(1438, 1797), (359, 1797), (1797, 1797)]
-
-
-def test_few_classes_have_no_top_five_and_ties_go_where_topk_puts_them(tmp_path):
+def test_few_classes_have_no_top_five_and_ties_go_where_topk_puts_them(tmp_path, digits):
     data = load_images(str(write_classes(tmp_path / "set", {"ant": 3, "bee": 4, "cat": 2})), test_share=1)
     flat = torch.zeros(9, 3)
     report = evaluate(Fixed(flat), data, RGB, batch_size=9)
     assert report.top5 is None
     assert report.confusion[:, flat.topk(3).indices[0, 0]].tolist() == [3, 4, 2]
     assert report.loss == pytest.approx(np.log(3))
-
-
-def test_a_class_without_images_has_no_accuracy(digits):
     some = dataclasses.replace(digits, test=digits.test.filter(lambda row: row["label"] != 4))
     row = evaluate(Linear(digits.classes), some).per_class[4]
-    assert row == {"class": "4", "images": 0, "accuracy": None}
-
-
-def test_a_limit_takes_the_share_of_every_class(tmp_path):
-    """Images that alternate between two classes: every other one would be of one class only."""
-    data = load_images(str(write_classes(tmp_path / "set", {"ant": 10, "bee": 10})), test_share=1)
-    turns = dataclasses.replace(data, test=data.test.select([row // 2 + 10 * (row % 2) for row in range(20)]))
-    assert turns.test["label"][:4] == [0, 1, 0, 1]
-    for images in (data, turns):
-        assert evaluate(Linear(2, 3 * 49), images, RGB, limit=10).confusion.sum(1).tolist() == [5, 5]
-        assert evaluate(Linear(2, 3 * 49), images, RGB, limit=99).images == 20
+    assert row == {"class": "4", "images": 0, "accuracy": None}, "without images there is no accuracy"
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -146,33 +128,17 @@ def test_a_batch_of_corrupt_images_is_skipped_and_a_set_of_them_refused(tmp_path
 
 
 def test_the_model_runs_in_eval_mode_and_is_given_back_as_it_was(digits):
-    model = Linear(10).train()
+    model, trained, broken = Linear(10).train(), tiny(dropout=0.5).train(), Linear(10, pixels=63).train()
     model.map.eval()  # a frozen part
-    evaluate(model, digits, limit=20)
+    for one in (model, trained):
+        evaluate(one, digits, limit=20)
     assert set(model.modes) == {(False, True)}
     assert (model.training, model.map.training) == (True, False)
-    broken = Linear(10, pixels=63).train()
     with pytest.raises(RuntimeError):
         evaluate(broken, digits)
-    assert broken.training
-
-
-def test_training_continues_after_an_evaluation(digits):
-    model = tiny(dropout=0.5).train()
-    evaluate(model, digits, limit=20)
-    loss = model(pixel_values=torch.randn(2, 1, 8, 8), labels=torch.tensor([1, 2])).loss
-    loss.backward()
-    assert all(module.training for module in model.modules())
-    assert model.head.weight.grad.abs().sum() > 0
-
-
-def test_the_model_runs_in_its_own_precision(digits):
-    model = tiny().double()
-    logits, labels = answers(model.float(), digits, GRAY)
-    model.double()
-    report = evaluate(model, digits)
-    expected = torch.nn.functional.cross_entropy(torch.from_numpy(logits), torch.from_numpy(labels))
-    assert report.loss == pytest.approx(float(expected), rel=1e-5)
+    assert all(module.training for one in (trained, broken) for module in one.modules())
+    trained(pixel_values=torch.randn(2, 1, 8, 8), labels=torch.tensor([1, 2])).loss.backward()
+    assert trained.head.weight.grad.abs().sum() > 0
 
 
 def test_many_classes_have_no_confusion_matrix(digits, monkeypatch):
@@ -183,34 +149,26 @@ def test_many_classes_have_no_confusion_matrix(digits, monkeypatch):
     assert report.top1 == pytest.approx(correct / report.images)
 
 
-def test_another_image_size_is_no_error(digits):
-    assert evaluate(tiny(), digits, dataclasses.replace(GRAY, image_size=12), limit=5).images == 5
-
-
-def test_models_that_do_not_fit_are_refused(digits):
-    refused("classes that the model does not know: 0, 1, 2, … (10)", evaluate, tiny(num_labels=7), digits)
-    refused("no classification head; measure its features", evaluate, tiny(num_labels=0), digits)
-    refused(
-        "augment.channels is 3, but the model reads num_channels=1", evaluate, tiny(), digits, Augment(image_size=8)
-    )
-    odd = dataclasses.replace(GRAY, image_size=10)
-    refused("image_size 10 is not divisible by the model's patch_size 4", evaluate, tiny(), digits, odd)
-    refused("not finite", evaluate, Fixed(torch.full((359, 10), torch.nan)), digits)
-
-
-def test_splits_that_are_not_there_are_refused(digits):
-    refused("unknown split 'tset'; did you mean 'test'", evaluate, Linear(10), digits, split="tset")
-    everything = load_images("digits", test_share=1)
-    refused("the train split of digits has no images", evaluate, Linear(10), everything, split="train")
-    stream = load_images("digits", streaming=True)
-    nothing = dataclasses.replace(stream, test=stream.test.take(0))
-    refused("the test split of digits has no images", evaluate, Linear(10), nothing)
+def test_models_and_splits_that_do_not_fit_are_refused(digits):
+    model, stream, odd = Linear(10), load_images("digits", streaming=True), dataclasses.replace(GRAY, image_size=10)
+    for words, one, data, augment, options in (
+        ("0, 1, 2", tiny(num_labels=7), digits, GRAY, {}),
+        ("head", tiny(num_labels=0), digits, GRAY, {}),
+        ("num_channels=1", tiny(), digits, Augment(image_size=8), {}),
+        ("patch_size 4", tiny(), digits, odd, {}),
+        ("finite", Fixed(torch.full((359, 10), torch.nan)), digits, GRAY, {}),
+        ("tset", model, digits, GRAY, {"split": "tset"}),
+        ("train", model, load_images("digits", test_share=1), GRAY, {"split": "train"}),
+        ("test", model, dataclasses.replace(stream, test=stream.test.take(0)), GRAY, {}),
+    ):
+        refused(words, evaluate, one, data, augment, **options)
+    assert evaluate(tiny(), digits, dataclasses.replace(GRAY, image_size=12), limit=5).images == 5, "another size fits"
 
 
 # samples for an inspection
 
 
-def test_samples_are_read_as_the_model_reads_them(digits):
+def test_samples_are_read_as_the_model_or_another_task_reads_them(digits):
     task, heard, model = image_task(digits), [], tiny().double()
     batches = list(task.batches(model, batch_size=150, progress=heard.append))
     assert [len(batch) for batch in batches] == heard == [150, 150, 59]
@@ -218,11 +176,8 @@ def test_samples_are_read_as_the_model_reads_them(digits):
     raw = torch.frombuffer(bytearray(digits.test[151]["image"]["bytes"][-64:]), dtype=torch.uint8).view(8, 8)
     assert torch.allclose(batches[1][1, 0], raw.double() / 127.5 - 1, atol=1e-6)
     assert sum(map(len, task.batches(model, split="train", limit=7))) == 7
-
-
-def test_samples_are_read_as_another_task_reads_them(digits):
     other = image_task(digits, dataclasses.replace(GRAY, image_size=12))
-    (batch,) = image_task(digits).batches(tiny(), other, limit=5)
+    (batch,) = task.batches(tiny(), other, limit=5)
     assert torch.equal(batch, next(iter(other.batches(tiny(), limit=5))))
     assert batch.shape == (5, 1, 12, 12)
 
@@ -252,20 +207,11 @@ def test_the_reconstruction_loss_is_that_of_single_images(digits):
     report = task.evaluate(model, batch_size=100)
     assert model.training
     assert (report.data, report.split, report.images, report.corrupt) == ("digits", "test", 359, ())
-    model.eval()
-    losses = []
-    for row in digits.test["image"]:
-        raw = torch.frombuffer(bytearray(row["bytes"][-64:]), dtype=torch.uint8).view(1, 1, 8, 8)
-        pixels = (raw.float() / 255 - 0.5) / 0.5
-        with torch.no_grad():
-            losses.append(float(model(pixel_values=pixels, mask=own_masks(pixels, 16, model.config.mask_ratio)).loss))
-    assert report.loss == pytest.approx(np.mean(losses), rel=1e-5)
-    assert report.loss_std == pytest.approx(np.std(losses), rel=1e-4)
-    assert report.metrics == {"loss": report.loss, "loss_std": report.loss_std}
+    images, model = pixels_and_labels(digits, GRAY)[0], model.eval()
+    with torch.no_grad():
+        outputs = [model(pixel_values=x, mask=own_masks(x, 16, model.config.mask_ratio)) for x in images.split(1)]
+    losses = [float(output.loss) for output in outputs]
+    assert report.metrics == pytest.approx({"loss": np.mean(losses), "loss_std": np.std(losses)}, rel=1e-4)
     assert task.evaluate(model, batch_size=7).loss == pytest.approx(report.loss, rel=1e-6)
-
-
-def test_an_autoencoder_whose_loss_is_not_finite_is_refused(digits):
-    model = autoencoder()
     torch.nn.init.constant_(next(iter(model.parameters())), torch.nan)
-    refused("not finite", image_task(digits, task="autoencoding").evaluate, model, limit=5)
+    refused("not finite", task.evaluate, model, limit=5)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -136,23 +137,27 @@ def test_sampling_is_nanogpts():
 
 
 def test_texts_and_models_that_do_not_fit():
-    model, ids = causal(), stream(40)
-    refused("stride is 0; it must lie between 1 and the block, 13", perplexity, model, ids, stride=0)
-    refused("stride is 14", perplexity, model, ids, stride=14)
-    refused("block is 14; it must be at least 2 and at most 13", perplexity, model, ids, block=14)
-    refused("block is 1;", perplexity, model, ids, block=1)
-    refused("limit is 0", perplexity, model, ids, limit=0)
-    refused("batch_size is 0", perplexity, model, ids, batch_size=0)
-    refused("1 tokens are too few", perplexity, model, ids[:1])
-    refused("not float64 of shape", perplexity, model, np.zeros(5))
-    refused("token id 29 is outside the model's vocabulary of 29", perplexity, model, np.array([3, 29, 4]))
-    refused("needs a CrateForCausalLM, not a CrateForMaskedLM", perplexity, toys.build("masked-lm"), ids)
-    refused("not a CrateForImageClassification", sampled_loss, toys.build("image-classification"), ids)
-    refused("13 tokens are too few for windows of 14", sampled_loss, model, ids[:13], block=13)
-    refused("iterations is 0", sampled_loss, model, ids, block=5, iterations=0)
-    refused("seed is -1; it must not be negative", sampled_loss, model, ids, block=5, seed=-1)
-    nn.init.constant_(model.head.weight, math.nan)
-    refused("not numbers", perplexity, model, ids)
+    model, ids, broken = causal(), stream(40), causal()
+    nn.init.constant_(broken.head.weight, math.nan)
+    classifier, masked = toys.build("image-classification"), toys.build("masked-lm")
+    for words, call, one, tokens, options in (
+        ("stride is 0", perplexity, model, ids, {"stride": 0}),
+        ("stride is 14", perplexity, model, ids, {"stride": 14}),
+        ("block is 14", perplexity, model, ids, {"block": 14}),
+        ("block is 1;", perplexity, model, ids, {"block": 1}),
+        ("limit is 0", perplexity, model, ids, {"limit": 0}),
+        ("batch_size is 0", perplexity, model, ids, {"batch_size": 0}),
+        ("1 tokens", perplexity, model, ids[:1], {}),
+        ("float64", perplexity, model, np.zeros(5), {}),
+        ("token id 29", perplexity, model, np.array([3, 29, 4]), {}),
+        ("not numbers", perplexity, broken, ids, {}),
+        ("CrateForMaskedLM", perplexity, masked, ids, {}),
+        ("CrateForImageClassification", sampled_loss, classifier, ids, {}),
+        ("13 tokens", sampled_loss, model, ids[:13], {"block": 13}),
+        ("iterations is 0", sampled_loss, model, ids, {"block": 5, "iterations": 0}),
+        ("seed is -1", sampled_loss, model, ids, {"block": 5, "seed": -1}),
+    ):
+        refused(words, call, one, tokens, **options)
 
 
 # LAMBADA
@@ -163,17 +168,16 @@ class Knows(nn.Module):
 
     def __init__(self, text):
         super().__init__()
-        self.bytes = text.encode()
-        self.config = type("Config", (), {"max_position_embeddings": 64, "vocab_size": 257})()
+        self.bytes, self.config = text.encode(), SimpleNamespace(max_position_embeddings=64, vocab_size=257)
 
     def forward(self, input_ids, logits_to_keep=0, use_cache=None, **_):
         logits = torch.zeros(*input_ids.shape, 257)
         for row, ids in enumerate(input_ids.tolist()):
             for place in range(len(ids)):
                 ahead = self.bytes.find(bytes(i for i in ids[: place + 1] if i < 256))
-                if ahead >= 0 and ahead + place + 1 < len(self.bytes):
-                    logits[row, place, self.bytes[ahead + place + 1]] = 9.0
-        return type("Output", (), {"logits": logits[:, -logits_to_keep:]})()
+                following = self.bytes[ahead + place + 1 :][: ahead >= 0]
+                logits[row, place, list(following)] = 9.0
+        return SimpleNamespace(logits=logits[:, -logits_to_keep:])
 
 
 def test_the_last_word_must_be_the_likeliest_in_every_token():
@@ -186,10 +190,12 @@ def test_the_last_word_must_be_the_likeliest_in_every_token():
         assert (report.accuracy, report.texts, report.protocol, report.cut) == (share, len(texts), "argmax", 0)
 
 
-def test_a_passage_that_is_too_long_loses_its_beginning():
-    text = " ".join(map(str, range(60))) + " mat"  # 173 bytes, of which 64 fit
-    report = lambada_accuracy(Knows(text), load_tokenizer("bytes"), [text])
+def test_a_passage_that_is_too_long_loses_its_beginning_for_its_own_word():
+    text, tokenizer = " ".join(map(str, range(60))) + " mat", load_tokenizer("bytes")  # 173 bytes, of which 64 fit
+    report = lambada_accuracy(Knows(text), tokenizer, [text])
     assert (report.accuracy, report.cut) == (1, 1)
+    texts = ["x" * 55 + " a", "one " + "b" * 30]  # 55 + 2 bytes, and 3 + 31
+    assert [lambada_accuracy(Knows(""), tokenizer, texts, batch_size=size).cut for size in (1, 2)] == [0, 0]
 
 
 def test_a_generated_word_counts_in_any_case_and_as_part_of_another(monkeypatch):
@@ -199,11 +205,26 @@ def test_a_generated_word_counts_in_any_case_and_as_part_of_another(monkeypatch)
     assert report.accuracy == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize("generate", [False, True])
-def test_lambada_is_decoding_word_by_word(generate):
+@pytest.fixture
+def writer():
+    """A tokenizer, a language model of 41 positions, and greedy decoding of both, one prompt at a time."""
     tokenizer = load_tokenizer("bytes")
     model = toys.build("causal-lm", vocab_size=257, max_position_embeddings=41, eos_token_id=256).eval()
+
+    def decode(ids, new):
+        given = torch.tensor([ids])
+        out = model.generate(given, max_new_tokens=new, do_sample=False, pad_token_id=256)
+        return tokenizer.decode(out[0, given.shape[1] :])
+
+    return tokenizer, model, decode
+
+
+@pytest.mark.parametrize("generate", [False, True])
+def test_lambada_is_decoding_word_by_word(generate, writer):
+    tokenizer, model, decode = writer
     texts = ["a rose is a rose", "“no” said the “owl”", "one two", "x" * 60 + " and a long one"]
+    own = decode(tokenizer("\none two")["input_ids"], 9).split()
+    texts += [f"one two {own[0].upper()}"] if own else []  # what the model says by itself, when it is asked to write
     expected, cut = [], 0
     for text in texts:
         context, word = text.rsplit(maxsplit=1)
@@ -212,33 +233,16 @@ def test_lambada_is_decoding_word_by_word(generate):
         new = 10 if generate else len(f" {word}".encode())
         ids = tokenizer(context)["input_ids"]
         cut += len(ids) > 41 - new
-        given = torch.tensor([ids[-(41 - new) :]])
-        out = model.generate(given, max_new_tokens=new, do_sample=False, pad_token_id=256)[0, given.shape[1] :]
-        said = tokenizer.decode(out)
+        said = decode(ids[-(41 - new) :], new)
         expected.append(word.lower() in said.lower() if generate else said == f" {word}")
     assert cut == 1
     for size in (1, 4):
         report = lambada_accuracy(model, tokenizer, texts, generate=generate, batch_size=size)
-        assert (report.accuracy, report.cut) == (sum(expected) / 4, 1)
-    # what it says by itself it is also credited with: a word taken from its own continuation
-    prompt = tokenizer("\none two" if generate else "one two", return_tensors="pt")["input_ids"]
-    own = tokenizer.decode(
-        model.generate(prompt, max_new_tokens=9, do_sample=False, pad_token_id=256)[0, prompt.shape[1] :]
-    )
-    if generate and own.strip():
-        word = own.split()[0]
-        assert lambada_accuracy(model, tokenizer, [f"one two {word.upper()}"], generate=True).accuracy == 1
+        assert (report.accuracy, report.cut) == (sum(expected) / len(texts), 1)
 
 
-def test_every_passage_is_cut_for_its_own_word():
-    tokenizer, model = load_tokenizer("bytes"), Knows("")
-    texts = ["x" * 55 + " a", "one " + "b" * 30]  # 64 bytes fit: 55 + 2, and 3 + 31
-    assert [lambada_accuracy(model, tokenizer, texts, batch_size=size).cut for size in (1, 2)] == [0, 0]
-
-
-def test_contexts_of_unequal_length_continue_in_a_batch_as_they_do_alone():
-    tokenizer = load_tokenizer("bytes")
-    model = toys.build("causal-lm", vocab_size=257, max_position_embeddings=41, eos_token_id=256).eval()
+def test_contexts_of_unequal_length_continue_in_a_batch_as_they_do_alone(writer):
+    tokenizer, model, _ = writer
     contexts = [list(text.encode()) for text in ("\na rose", "\n" + "no said the owl" * 2, "\nx")]
     together = language._continuations(model, tokenizer, contexts, torch.device("cpu"))
     alone = [language._continuations(model, tokenizer, [context], torch.device("cpu"))[0] for context in contexts]
@@ -246,20 +250,24 @@ def test_contexts_of_unequal_length_continue_in_a_batch_as_they_do_alone():
     assert len(set(alone)) == 3, "the context decides"
 
 
-def test_passages_that_have_no_last_word():
+def test_passages_that_have_no_last_word_and_masks_that_cannot_be_filled():
     model, tokenizer = toys.build("causal-lm", vocab_size=257), load_tokenizer("bytes")
-    refused("text 2 has fewer than two words", lambada_accuracy, model, tokenizer, ["a b", "alone"])
-    refused("text 1 has fewer", lambada_accuracy, model, tokenizer, [""])
-    refused("there are no texts", lambada_accuracy, model, tokenizer, [])
-    refused(
-        "a word of 21 tokens exceeds the model's context length of 13",
-        lambada_accuracy,
-        model,
-        tokenizer,
-        ["a " + "b" * 20],
-    )
-    refused("the tokenizer has 257 ids, the model only 29", lambada_accuracy, causal(), tokenizer, ["a b"])
-    refused("not a CrateForMaskedLM", lambada_accuracy, toys.build("masked-lm"), tokenizer, ["a b"])
+    masked, masking = toys.build("masked-lm", vocab_size=261), load_tokenizer("bytes", kind="masked")
+    for words, call, *arguments in (
+        ("text 2", lambada_accuracy, model, tokenizer, ["a b", "alone"]),
+        ("text 1", lambada_accuracy, model, tokenizer, [""]),
+        ("texts", lambada_accuracy, model, tokenizer, []),
+        ("21 tokens", lambada_accuracy, model, tokenizer, ["a " + "b" * 20]),
+        ("257 ids", lambada_accuracy, causal(), tokenizer, ["a b"]),
+        ("CrateForMaskedLM", lambada_accuracy, masked, tokenizer, ["a b"]),
+        ("mask", fill_masks, masked, masking, "nothing here"),
+        ("mask", fill_masks, masked, masking, ""),
+        ("23 tokens", fill_masks, masked, masking, "a" * 20 + "<mask>"),
+        ("top is 0", fill_masks, masked, masking, "<mask>", 0),
+        ("mask token", fill_masks, masked, tokenizer, "<mask>"),
+        ("CrateForMaskedLM", fill_masks, causal(), masking, "<mask>"),
+    ):
+        refused(words, call, *arguments)
 
 
 # masks
@@ -270,27 +278,14 @@ def test_masks_are_filled(words):
     tokenizer = load_tokenizer("bytes", kind="masked")
     if "[MASK]" in words:
         tokenizer.add_special_tokens({"mask_token": "[MASK]"})
-    model = toys.build("masked-lm", vocab_size=263)
+    model = toys.build("masked-lm", vocab_size=263).eval()
     found = fill_masks(model, tokenizer, words, top=7)
     ids = torch.tensor(tokenizer(words.replace("<mask>", tokenizer.mask_token))["input_ids"])[None]
-    model.eval()
     with torch.no_grad():
-        p = model(input_ids=ids).logits[0].softmax(-1)
-    places = [place for place, number in enumerate(ids[0]) if number == tokenizer.mask_token_id]
-    assert len(found) == len(places) == 2
-    for place, candidates in zip(places, found, strict=True):
-        values, best = p[place].topk(7)
-        assert [candidate.id for candidate in candidates] == best.tolist()
-        assert [candidate.probability for candidate in candidates] == pytest.approx(values.tolist(), rel=1e-5)
+        p = model(input_ids=ids).logits[0].softmax(-1)[ids[0] == tokenizer.mask_token_id]
+    values, best = p.topk(7)
+    assert [[candidate.id for candidate in candidates] for candidates in found] == best.tolist()
+    assert len(found) == 2
+    for candidates, expected in zip(found, values.tolist(), strict=True):
+        assert [candidate.probability for candidate in candidates] == pytest.approx(expected, rel=1e-5)
         assert all("\ufffd" not in candidate.token for candidate in candidates)
-
-
-def test_texts_that_cannot_be_filled():
-    tokenizer = load_tokenizer("bytes", kind="masked")
-    model = toys.build("masked-lm", vocab_size=261)
-    refused("no mask in the text; write <mask>", fill_masks, model, tokenizer, "nothing here")
-    refused("no mask in the text", fill_masks, model, tokenizer, "")
-    refused("has 23 tokens, but the model's context length is 13", fill_masks, model, tokenizer, "a" * 20 + "<mask>")
-    refused("top is 0", fill_masks, model, tokenizer, "<mask>", 0)
-    refused("no mask token", fill_masks, model, load_tokenizer("bytes"), "<mask>")
-    refused("needs a CrateForMaskedLM", fill_masks, causal(), tokenizer, "<mask>")

@@ -4,8 +4,6 @@ import csv
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 from contextlib import suppress
 
 import numpy as np
@@ -21,6 +19,7 @@ from codingrate.errors import CrateError
 from codingrate.evaluation import LambadaReport
 from codingrate.tasks import ClassificationReport, MaskedReport, Reconstruction, SentenceReport
 from codingrate.tasks.reports import confusion_picture
+from tests.refusals import refused
 
 from .conftest import Linear, evaluate
 
@@ -53,27 +52,23 @@ def test_json_reads_back_and_leaves_large_matrices_out():
     assert values["confusion"] == [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
     assert (values["corrupt"], values["per_class"][1]["class"]) == (["a.png"], "class 1")
     assert "top5" not in values, "three classes"
-    assert made_up(6, top5=0.9).to_dict()["top5"] == 0.9
-    assert "confusion" in made_up(100).to_dict()
-    assert "confusion" not in made_up(101).to_dict()
-    assert "confusion" not in made_up(confusion=None).to_dict()
-    assert made_up(loss=float("inf")).to_dict()["loss"] is None
+    assert made_up(6, top5=0.9, loss=float("inf")).to_dict().items() >= {"top5": 0.9, "loss": None}.items()
+    reports = (made_up(100), made_up(101), made_up(confusion=None))
+    assert ["confusion" in report.to_dict() for report in reports] == [True, False, False]
 
 
 def test_saves_four_files_and_no_leftovers(tmp_path, digits):
-    report = evaluate(Linear(digits.classes), digits)
-    folder = tmp_path / "run" / "evaluation"
+    report, folder = evaluate(Linear(digits.classes), digits), tmp_path / "run" / "evaluation"
     for _ in range(2):  # the second time over the first
         assert report.save(folder) == folder
     names = {"metrics.json", "per_class.csv", "confusion.csv", "confusion.png"}
     assert {path.name for path in folder.iterdir()} == names
     assert json.loads((folder / "metrics.json").read_text()) == report.to_dict()
-    with (folder / "confusion.csv").open(newline="") as file:
-        head, *rows = csv.reader(file)
+    head, *rows = csv.reader((folder / "confusion.csv").read_text().splitlines())
     assert head[1:] == list(digits.classes) == [row[0] for row in rows]
     assert np.array_equal(np.array([row[1:] for row in rows], int), report.confusion)
-    with (folder / "per_class.csv").open(newline="") as file:
-        assert [float(row["accuracy"]) for row in csv.DictReader(file)] == [r["accuracy"] for r in report.per_class]
+    rows = csv.DictReader((folder / "per_class.csv").read_text().splitlines())
+    assert [float(row["accuracy"]) for row in rows] == [row["accuracy"] for row in report.per_class]
     assert shown(folder / "confusion.png")[1] > 10
 
 
@@ -92,11 +87,9 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
-    with pytest.raises(CrateError, match=r"cannot write .*confusion\.png: No space left on device"):
-        made_up().save(tmp_path)
+    refused("confusion.png: No space left on device", made_up().save, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    with pytest.raises(CrateError, match="cannot write"):
-        made_up().save(tmp_path / "metrics.json" / "below")
+    refused("cannot write", made_up().save, tmp_path / "metrics.json" / "below")
 
 
 @pytest.mark.parametrize("classes", [2, 37, 1000, pytest.param(1500, marks=pytest.mark.slow)])
@@ -108,34 +101,15 @@ def test_pictures_of_any_number_of_classes(tmp_path, classes):
 
 
 def test_pictures_take_any_name_and_classes_without_images(tmp_path, monkeypatch):
-    names = ["$a_b$", "猫", "a name that goes on and on and on", ""]
-    assert shown(confusion_picture(np.diag([3, 0, 2, 0]), names, tmp_path / "odd.png"))[1] > 2
-    assert shown(confusion_picture(np.zeros((4, 4), int), names, tmp_path / "none.png"))[1] > 2
-    with monkeypatch.context() as patch:
-        labels = []
-        patch.setattr(Figure, "savefig", lambda figure, *_, **__: labels.extend(figure.axes[0].get_yticklabels()))
-        with suppress(CrateError):  # nothing was written
-            confusion_picture(np.eye(4, dtype=int), names, tmp_path / "names.png")
+    names, labels = ["$a_b$", "猫", "a name that goes on and on and on", ""], []
+    for counts in (np.diag([3, 0, 2, 0]), np.zeros((4, 4), int)):
+        assert shown(confusion_picture(counts, names, tmp_path / "odd.png"))[1] > 2
+    refused("(4, 4)", confusion_picture, np.zeros((4, 4), int), names[:3], tmp_path / "wrong.png")
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: labels.extend(figure.axes[0].get_yticklabels()))
+    with suppress(CrateError):  # nothing was written
+        confusion_picture(np.eye(4, dtype=int), names, tmp_path / "names.png")
     texts = [label.get_text() for label in labels]
     assert texts == (["$a_b$", "猫", "a name that goes on and …", ""] if can_draw("猫") else ["1", "2", "3", "4"])
-    with pytest.raises(CrateError, match=r"of 3 classes must be square, not \(4, 4\)"):
-        confusion_picture(np.zeros((4, 4), int), names[:3], tmp_path / "wrong.png")
-
-
-@pytest.mark.slow  # a fresh process imports torch and scikit-learn
-def test_matplotlib_waits_for_a_picture_and_keeps_no_global_state():
-    code = """if True:
-        import sys, tempfile
-        from codingrate.tasks.reports import ClassificationReport, confusion_picture
-        assert "matplotlib" not in sys.modules
-        confusion_picture([[1, 0], [1, 2]], "ab", tempfile.mkdtemp() + "/p.png")
-        import matplotlib
-        assert matplotlib.get_backend(auto_select=False) is None, "no backend was chosen for the user"
-        import matplotlib.pyplot
-        assert matplotlib.pyplot.get_fignums() == [], "no figure stays open"
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=90)
-    assert done.returncode == 0, done.stderr
 
 
 def test_notebooks_show_numbers_and_classes_as_tables():
@@ -150,17 +124,26 @@ def test_notebooks_show_numbers_and_classes_as_tables():
     assert all(word in html for word in ("matched", "mismatched", "0.75"))
 
 
-def test_other_reports_save_their_numbers_and_name_their_metrics(tmp_path):
-    masked = MaskedReport(cross_entropy=2.5, perplexity=float("inf"), accuracy=0.25, tokens=7, block=13, seconds=1.0)
-    assert masked.save(tmp_path / "masked") == tmp_path / "masked"
-    stored = json.loads((tmp_path / "masked" / "metrics.json").read_text())
-    assert stored == masked.to_dict()
-    assert (stored["cross_entropy"], stored["perplexity"], stored["tokens"]) == (2.5, None, 7)
-    assert masked.metrics == {"cross_entropy": 2.5, "accuracy": 0.25}
-    sentences = SentenceReport("sst2", {"validation": {"loss": 0.5, "accuracy": 0.75, "rows": 4}})
-    sentences.save(tmp_path / "sentences")
-    assert json.loads((tmp_path / "sentences" / "metrics.json").read_text())["splits"] == sentences.splits
-    assert sentences.metrics == {"loss": 0.5, "accuracy": 0.75}
+@pytest.mark.parametrize(
+    ("report", "metrics"),
+    [
+        (
+            MaskedReport(cross_entropy=2.5, perplexity=float("inf"), accuracy=0.25, tokens=7, block=13, seconds=1.0),
+            {"cross_entropy": 2.5, "accuracy": 0.25},
+        ),
+        (
+            SentenceReport("sst2", {"validation": {"loss": 0.5, "accuracy": 0.75, "rows": 4}}),
+            {"loss": 0.5, "accuracy": 0.75},
+        ),
+    ],
+    ids=["masked", "sentences"],
+)
+def test_other_reports_save_their_numbers_and_name_their_metrics(tmp_path, report, metrics):
+    assert report.save(tmp_path / "out") == tmp_path / "out"
+    stored = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert stored == report.to_dict()
+    assert report.metrics == metrics
+    assert stored.get("perplexity") is None, "infinity is no number in JSON"
 
 
 assert LambadaReport in subclasses(EvaluationReport)  # evaluation is imported
@@ -179,19 +162,15 @@ def test_metrics_are_the_numbers_that_are_neither_counts_nor_times(kind):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_reconstruction_is_drawn_in_rows_of_three_pictures(tmp_path, channels):
     """Normalized pixels (batch, channels, 5, 5) become pictures again, without blur."""
-    draw = torch.Generator().manual_seed(0)
-    bytes_ = [torch.randint(0, 256, (2, channels, 5, 5), generator=draw) for _ in range(3)]
+    bytes_ = torch.randint(0, 256, (3, 2, channels, 5, 5))
     augment = Augment(channels=channels, mean=(0.5,) * channels, std=(0.25,) * channels)
-    result = Reconstruction(["a", "b"], [0.5, 1.5], [(part / 255 - 0.5) / 0.25 for part in bytes_], augment)
+    result = Reconstruction(["a", "b"], [0.5, 1.5], [*((bytes_ / 255 - 0.5) / 0.25)], augment)
     assert result.loss == 1.0
-    rows = result.pictures()
-    for row, (left, middle, right) in enumerate(rows):
-        for picture, part in ((left, bytes_[0]), (middle, bytes_[1]), (right, bytes_[2])):
-            expected = part[row].permute(1, 2, 0).squeeze(-1).numpy()
-            np.testing.assert_array_equal(np.asarray(picture), expected)
+    found = np.stack([[np.asarray(picture) for picture in row] for row in result.pictures()])
+    np.testing.assert_array_equal(found, bytes_.permute(1, 0, 3, 4, 2).squeeze(-1).numpy())
     assert result.save(tmp_path / "sheet.png", scale=7) == tmp_path / "sheet.png"
     sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
     assert sheet.shape == (20 + 2 * (35 + 8), 3 * 35 + 4 * 8, 3)
     third = sheet[20 + 43 : 20 + 43 + 35, 8 + 2 * 43 : 8 + 2 * 43 + 35]
-    expected = bytes_[2][1].permute(1, 2, 0).numpy().repeat(7, 0).repeat(7, 1)
+    expected = bytes_[2, 1].permute(1, 2, 0).numpy().repeat(7, 0).repeat(7, 1)
     np.testing.assert_array_equal(third, np.broadcast_to(expected, (35, 35, 3)))

@@ -32,25 +32,22 @@ def text_task(folder, task="masked-lm", texts=TEXT, **section):
 def test_masked_tokens_are_measured_as_in_one_forward_pass(tmp_path, split):
     task, tokenizer = text_task(tmp_path), load_tokenizer("bytes", kind="masked")
     model, heard = toys.build("masked-lm", vocab_size=261).double().train(), []
-    reports = [task.evaluate(model, split=split, batch_size=size) for size in (1, 4, 99)]
+    reports = [task.evaluate(model, split=split, batch_size=size, progress=heard.append) for size in (1, 4, 99)]
     assert model.training, "the model is given back as it was"
     ids = torch.tensor([tokenizer.bos_token_id, *TEXT[split].encode(), tokenizer.eos_token_id])
-    offset = tokenizer("a", add_special_tokens=False)["input_ids"][0] - ord("a")
-    ids[1:-1] += offset
+    ids[1:-1] += tokenizer("a", add_special_tokens=False)["input_ids"][0] - ord("a")
     ids = ids[: len(ids) // BLOCK * BLOCK].view(-1, BLOCK)
     masked, labels = mask_own_tokens(ids, Masking.of(tokenizer))
-    model.eval()
     with torch.no_grad():
-        logits = model(input_ids=masked).logits
+        logits = model.eval()(input_ids=masked).logits
     loss = float(F.cross_entropy(logits.flatten(0, 1), labels.flatten()))
-    correct = float((logits.argmax(-1) == labels).sum() / (labels >= 0).sum())
+    counted = labels >= 0
+    correct = float((logits.argmax(-1) == labels).sum() / counted.sum())
     for report in reports:
-        assert report.cross_entropy == pytest.approx(loss, rel=1e-10)
-        assert report.perplexity == pytest.approx(np.exp(loss))
-        assert report.accuracy == pytest.approx(correct)
-        assert (report.tokens, report.block) == (int((labels >= 0).sum()), BLOCK)
-    task.evaluate(model, split=split, batch_size=4, progress=heard.append)
-    assert sum(heard) == len(ids)
+        expected = {"cross_entropy": loss, "perplexity": np.exp(loss), "accuracy": correct}
+        assert report.metrics == pytest.approx(expected, rel=1e-9)
+        assert (report.tokens, report.block) == (int(counted.sum()), BLOCK)
+    assert sum(heard) == 3 * len(ids)
 
 
 def test_the_baseline_of_masked_tokens_is_the_unigram_model(tmp_path):
@@ -65,18 +62,18 @@ def test_the_baseline_of_masked_tokens_is_the_unigram_model(tmp_path):
 
 
 def test_masked_models_and_texts_that_do_not_fit_are_refused(tmp_path):
-    task, model = text_task(tmp_path), toys.build("masked-lm", vocab_size=261)
-    refused("task masked-lm needs a CrateForMaskedLM, not a CrateForCausalLM",
-            task.evaluate, toys.build("causal-lm", vocab_size=261))  # fmt: skip
-    refused("unknown split 'tset'; did you mean 'test'", task.evaluate, model, split="tset")
-    refused("the tokenizer has 261 ids, the model only 29", task.evaluate, toys.build("masked-lm", vocab_size=29))
-    (tmp_path / "short").mkdir()
+    load_tokenizer("bytes").save_pretrained(tmp_path / "tokenizer")
+    for name in ("short", "causal"):
+        (tmp_path / name).mkdir()
+    model, small, other = toys.build("masked-lm", vocab_size=261), toys.build("masked-lm"), toys.build("causal-lm")
+    task = text_task(tmp_path)
     short = text_task(tmp_path / "short", texts={**TEXT, "validation": "ten bytes."})
-    refused("12 tokens", short.evaluate, model)
-    (tmp_path / "causal").mkdir()
-    load_tokenizer("bytes").save_pretrained(tmp_path / "causal" / "tokenizer")
-    causal = text_task(tmp_path / "causal", tokenizer=str(tmp_path / "causal" / "tokenizer"))
-    refused("needs a tokenizer with mask_token", causal.evaluate, model)
+    causal = text_task(tmp_path / "causal", tokenizer=str(tmp_path / "tokenizer"))
+    for words, one, given, options in (
+        ("CrateForCausalLM", task, other, {}), ("tset", task, model, {"split": "tset"}), ("261 ids", task, small, {}),
+        ("12 tokens", short, model, {}), ("mask_token", causal, model, {}),
+    ):  # fmt: skip
+        refused(words, one.evaluate, given, **options)
 
 
 # labeled sentences
@@ -107,25 +104,21 @@ def naive_logits(model, task):
 
 @pytest.mark.parametrize("columns", [("sentence",), ("sentence1", "sentence2")])
 def test_classes_are_measured_as_in_single_sentences(tmp_path, columns):
-    labels = [2, 0, 1, 1, 2, 0, 1]
-    model, task, heard = classifier(3).train(), sentence_task(tmp_path, labels, columns), []
+    labels = torch.tensor([2, 0, 1, 1, 2, 0, 1])
+    model, task, heard = classifier(3).train(), sentence_task(tmp_path, labels.tolist(), columns), []
     report = task.evaluate(model, batch_size=3, progress=heard.append)
-    assert model.training, "the model is given back as it was"
-    assert heard == [3, 3, 1]
-    logits, labels = naive_logits(model, task), torch.tensor(labels)
-    scores = report.splits["validation"]
-    assert list(report.splits) == ["validation"]
-    assert scores["accuracy"] == pytest.approx(float((logits.argmax(-1) == labels).float().mean()))
-    assert scores["loss"] == pytest.approx(float(F.cross_entropy(logits, labels)), rel=1e-5)
-    assert scores["rows"] == 7
-    assert report.metrics == {"loss": scores["loss"], "accuracy": scores["accuracy"]}
-    assert task.evaluate(model, split="train").splits["train"]["accuracy"] == scores["accuracy"]
+    assert (model.training, heard) == (True, [3, 3, 1])
+    logits = naive_logits(model, task)
+    accuracy = float((logits.argmax(-1) == labels).float().mean())
+    metrics = {"loss": float(F.cross_entropy(logits, labels)), "accuracy": accuracy}
+    assert report.metrics == pytest.approx(metrics, rel=1e-5)
+    assert report.splits == {"validation": {**report.metrics, "rows": 7}}
+    assert task.evaluate(model, split="train").splits["train"]["accuracy"] == report.metrics["accuracy"]
     confusion = confusion_matrix(labels, logits.argmax(-1), labels=range(3))
     assert np.array_equal(report.confusion["validation"], confusion)
-    assert [row["sentences"] for row in report.per_class["validation"]] == confusion.sum(1).tolist() == [2, 3, 2]
-    assert [row["accuracy"] for row in report.per_class["validation"]] == pytest.approx(
-        confusion.diagonal() / confusion.sum(1)
-    )
+    rows = report.per_class["validation"]
+    assert [row["sentences"] for row in rows] == confusion.sum(1).tolist() == [2, 3, 2]
+    assert [row["accuracy"] for row in rows] == pytest.approx(confusion.diagonal() / confusion.sum(1))
     both = task.evaluate(model, split="all")
     assert np.array_equal(both.confusion["all"], 2 * confusion)
     assert (both.splits["all"]["rows"], both.total, report.total) == (14, 14, 14)
@@ -160,10 +153,9 @@ def test_numbers_are_measured_as_in_single_sentences(tmp_path):
 def test_sentence_models_that_do_not_fit_are_refused(tmp_path):
     classes = sentence_task(tmp_path, [0, 2, 1], name="classes")
     numbers = sentence_task(tmp_path, [0.5, 1.0, 2.5], name="numbers")
-    refused("has 3 outputs, but the labels are numbers", numbers.evaluate, classifier(3))
-    refused("has 1 outputs, but the labels are classes", classes.evaluate, classifier(1))
-    refused("classes that the model does not know: 0, 1, 2", classes.evaluate, classifier(2))
-    refused("task sequence-classification needs a CrateForSequenceClassification, not a CrateForMaskedLM",
-            classes.evaluate, toys.build("masked-lm"))  # fmt: skip
-    refused("unknown split 'tset'", classes.evaluate, classifier(3), split="tset")
-    refused("the tokenizer has 261 ids, the model only 29", classes.evaluate, classifier(3, vocab_size=29))
+    for words, task, model, options in (
+        ("3 outputs", numbers, classifier(3), {}), ("1 outputs", classes, classifier(1), {}),
+        ("0, 1, 2", classes, classifier(2), {}), ("CrateForMaskedLM", classes, toys.build("masked-lm"), {}),
+        ("tset", classes, classifier(3), {"split": "tset"}), ("261 ids", classes, classifier(3, vocab_size=29), {}),
+    ):  # fmt: skip
+        refused(words, task.evaluate, model, **options)

@@ -18,6 +18,7 @@ import httpx
 
 
 def free_port() -> int:
+    """Return a port that nothing listens to."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
@@ -28,6 +29,13 @@ class Server:
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
         self.process, self.log, self.url = process, log, f"http://127.0.0.1:{port}"
+
+    def answers(self) -> bool:
+        """Return whether the page is served."""
+        try:
+            return httpx.get(f"{self.url}/config", timeout=None).status_code == 200
+        except httpx.HTTPError:
+            return False
 
     @property
     def memory(self) -> int:
@@ -47,19 +55,13 @@ def serve(sources: list[str | Path], folder: Path) -> Iterator[Server]:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment, cwd=folder)
     server = Server(process, port, log)
     try:
-        for _ in range(240):
-            if process.poll() is not None:
-                raise RuntimeError(f"crate explore ended:\n{log.read_text()}")
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{server.url}/config", timeout=5).status_code == 200:
-                    break
-            time.sleep(0.5)
-        else:
-            raise RuntimeError(f"crate explore does not answer:\n{log.read_text()}")
+        while not server.answers():
+            assert process.poll() is None, f"crate explore ended:\n{log.read_text()}"
+            time.sleep(0.2)
         yield server
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait()
 
 
 class Client:
@@ -67,7 +69,7 @@ class Client:
 
     def __init__(self, url: str, config: dict[str, Any] | None = None) -> None:
         self.url, self.session = url, uuid.uuid4().hex
-        self.http = httpx.Client(timeout=httpx.Timeout(120, connect=30))
+        self.http = httpx.Client(timeout=None)
         self.config: dict[str, Any] = config or self.http.get(f"{url}/config").json()
         self.ids = {
             part["props"]["elem_id"]: part["id"] for part in self.config["components"] if part["props"].get("elem_id")

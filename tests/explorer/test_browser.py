@@ -187,15 +187,6 @@ def test_a_link_opens_the_same_state(page, server):
     assert page.locator("#cx-tokens .cx-token").count() == len("To be")
 
 
-def test_a_wrong_replay_is_one_message(page):
-    page.get_by_text("Export and replay").first.click()
-    for text, words in (('{"heads": [[9, 1]]}', "is not there"), ("{", "not JSON"), ('{"head": 1}', "Unknown key")):
-        page.locator("#cx-import-atom textarea").fill(text)
-        page.locator("#cx-replay-atom").click()
-        page.wait_for_selector(f".toast-body:has-text('{words}')")
-        page.locator(".toast-close").first.click()
-
-
 def test_text_tab(page):
     open_tab(page, "Text")
     page.wait_for_selector("#cx-tokens .cx-token")

@@ -38,32 +38,20 @@ def passed(library, image):
     return library.look(NAME, image)
 
 
-def test_the_prediction_is_that_of_the_run(library, toy_run, image):
-    found = images.predict(library, NAME, image, NONE, top=4)
-    expected = cr.Run(toy_run).predict(image.picture)[0][:4]
-    assert [one.label for one in found] == [one["label"] for one in expected]
-    assert [one.probability for one in found] == pytest.approx([one["score"] for one in expected], abs=1e-6)
-    assert all(one.before == one.probability for one in found)
-
-
-def test_an_intervention_shows_both_probabilities(library, toy_run, image):
-    changes = Intervention(heads=((1, 2), (3, 1)), sparsity=2.0)
-    found = images.predict(library, NAME, image, changes, top=10)
-    run = cr.Run(toy_run)
-    after, before = run.intervene(**changes.to_dict()).predict(image.picture)[0], run.predict(image.picture)[0]
-    assert {one.label: one.probability for one in found} == pytest.approx(
-        {one["label"]: one["score"] for one in after}, abs=1e-6
-    )
-    assert {one.label: one.before for one in found} == pytest.approx(
-        {one["label"]: one["score"] for one in before}, abs=1e-6
-    )
-    assert found[0].probability != found[0].before
-
-
-def test_the_first_class_before_stays_visible(library, image):
-    changes = Intervention(heads=tuple((layer, head) for layer in (1, 2, 3) for head in (1, 2, 3)))
-    first = images.predict(library, NAME, image, NONE, top=1)[0].label
-    assert first in [one.label for one in images.predict(library, NAME, image, changes, top=2)]
+@pytest.mark.parametrize("changes", [NONE, Intervention(heads=((1, 2), (3, 1)), sparsity=2.0)], ids=["none", "two"])
+def test_predictions_show_both_probabilities(library, toy_run, image, changes):
+    found, run = images.predict(library, NAME, image, changes, top=10), cr.Run(toy_run)
+    for changed, name in ((changes, "probability"), (NONE, "before")):
+        answers = (
+            run.intervene(**changed.to_dict()).predict(image.picture)[0]
+            if changed != NONE
+            else run.predict(image.picture)[0]
+        )
+        expected = {one["label"]: one["score"] for one in answers}
+        assert {one.label: getattr(one, name) for one in found} == pytest.approx(expected, abs=1e-6)
+    assert (found[0].probability != found[0].before) == (changes != NONE)
+    first = run.predict(image.picture)[0][0]["label"]
+    assert first in [one.label for one in images.predict(library, NAME, image, changes, top=2)], "it stays visible"
 
 
 @pytest.mark.parametrize("name", ["toy-digits", "toy-vit"])
@@ -74,12 +62,10 @@ def test_attention_of_a_patch_is_a_row_of_the_trace(library, image, name):
         np.testing.assert_allclose(images.patch_attention(seen, entry, layer, patch), expected, atol=1e-6)
 
 
-def test_the_code_of_a_patch_is_that_of_the_whole_layer(passed, entry):
-    np.testing.assert_allclose(images.patch_code(passed, entry, 1, 9), codes(passed, 1)[0, 10].numpy(), atol=1e-6)
-
-
 def test_a_removed_atom_is_off(library, entry, image):
-    code = images.patch_code(library.look(NAME, image), entry, 1, 4)
+    seen = library.look(NAME, image)
+    code = images.patch_code(seen, entry, 1, 4)
+    np.testing.assert_allclose(code, codes(seen, 1)[0, 5].numpy(), atol=1e-6)
     atom = int(np.argmax(code)) + 1
     changed = library.look(NAME, image, Intervention(atoms=((2, atom),)))
     assert code[atom - 1] > 0
@@ -88,14 +74,14 @@ def test_a_removed_atom_is_off(library, entry, image):
 
 @pytest.mark.parametrize("name", ["toy-digits", "toy-vit"])
 def test_curves_are_those_of_layerwise(library, image, name):
-    entry = library.entry(name)
-    ours = library.curves(name, image, NONE)
-    expected = inspection.layerwise(entry.model, [image.pixels(entry)])
-    for column in CURVES:
-        np.testing.assert_allclose(ours[column], expected[column], rtol=1e-5)
-    sample = images.reference(library, name)
-    everything = torch.cat([one.pixels(entry) for one in sample.images])
-    means = inspection.layerwise(entry.model, [everything])
+    entry, sample = library.entry(name), images.reference(library, name)
+    for fields in ({}, {"heads": ((2, 1),)}, {"heads": ((1, 1), (3, 2)), "layers": 2}, {"layers": 1}):
+        changes = Intervention(**fields)
+        ours = library.curves(name, image, changes)
+        expected = inspection.layerwise(entry.changed(changes), [image.pixels(entry)])
+        for column in ("layer", *CURVES):
+            np.testing.assert_allclose(ours[column], expected[column], rtol=1e-5)
+    means = inspection.layerwise(entry.model, [torch.cat([one.pixels(entry) for one in sample.images])])
     for column in CURVES:
         np.testing.assert_allclose(sample.table[column], means[column], rtol=1e-4)
 
@@ -177,68 +163,30 @@ def test_bad_uploads_are_refused(content, words):
     refused(words, images.read_upload, content, "evil.png")
 
 
-def test_an_upload_is_decoded():
-    assert images.read_upload(png(), "a.png").size == (9, 7)
-
-
-def test_events_with_other_content_are_refused():
+def test_an_upload_is_decoded_and_other_events_are_refused():
     sent = {"name": "a.png", "content": base64.b64encode(png()).decode(), "size": 99}
-    assert read_event(SimpleNamespace(_data=sent)).size == (9, 7)
-    bad = {"size": "limit is 10 MB", "content": "did not arrive"}
-    refused(bad["size"], read_event, SimpleNamespace(_data={**sent, "size": 2**30}))
-    refused(bad["content"], read_event, SimpleNamespace(_data={**sent, "content": "%%%"}))
-    for data in (None, [], {"content": 7}):
-        refused("cannot be read", read_event, SimpleNamespace(_data=data))
+    assert read_event(SimpleNamespace(_data=sent)).size == images.read_upload(png(), "a.png").size == (9, 7)
+    for data in ({**sent, "size": 2**30}, {**sent, "content": "%%%"}, None, [], {"content": 7}):
+        refused("", read_event, SimpleNamespace(_data=data))
 
 
-@pytest.mark.parametrize("name", [NAME, "toy-vit"])
-@pytest.mark.parametrize("changes", [{"heads": ((2, 1),)}, {"heads": ((1, 1), (3, 2)), "layers": 2}, {"layers": 1}])
-def test_curves_of_a_changed_model_are_those_of_layerwise(library, image, name, changes):
-    entry, changed = library.entry(name), Intervention(**changes)
-    ours = library.curves(name, image, changed)
-    expected = inspection.layerwise(entry.changed(changed), [image.pixels(entry)])
-    for column in ("layer", *CURVES):
-        np.testing.assert_allclose(ours[column], expected[column], rtol=1e-5)
-
-
-def test_what_excites_an_atom_are_the_patches_with_its_largest_values(library, entry):
+def test_what_excites_an_atom_are_the_patches_with_its_largest_values(library):
     sample, layer = images.reference(library, NAME), 1
-    values = []
-    for one in sample.images:
-        passed = library.look(NAME, one)
-        values.append(codes(passed, layer)[0, 1:])
-    values = torch.stack(values)  # (images, N, U)
+    values = torch.stack([codes(library.look(NAME, one), layer)[0, 1:] for one in sample.images])  # (images, N, U)
     for atom in (0, 7, 23):
         best = [divmod(row, values.shape[1]) for row in sample.exciting[layer][atom].tolist()]
         found = [float(values[index, patch, atom]) for index, patch in best]
         assert found == pytest.approx(values[..., atom].flatten().topk(3).values.tolist(), abs=1e-5)
-
-
-def test_an_atom_is_shown_with_what_excites_it(library):
     tab = build_tab(lambda: ImageTab(library))
-    state = start(library, NAME)
-    atoms = tab.show_all(state)[tab.code]
-    on = min(EXPLAINED, atoms.count("data-atom"))
-    assert on
-    assert atoms.count("cx-frame") == 3 * on
+    atoms = tab.show_all(start(library, NAME))[tab.code]
+    assert atoms.count("cx-frame") == 3 * min(EXPLAINED, atoms.count("data-atom")) > 0
 
 
 def test_maps_say_how_close_to_uniform_they_are():
-    peak, even = np.zeros(16), np.full(16, 1 / 16)
-    peak[3] = 1.0
-    html = draw.attention_grid("data:", np.stack([peak, even]), (4, 4), 0, ())
-    peaked, uniform = html.split("<figure")[1:]
-    assert ">0% of uniform" in peaked.replace("<br>", ">")
-    assert ">100% of uniform" in uniform.replace("<br>", ">")
-    assert "100.0%</span>" in peaked
-    assert "6.2%</span>" in uniform
-
-
-def test_the_prediction_stands_beside_the_interventions(library):
-    tab = build_tab(lambda: ImageTab(library))
-    shown = tab.change(start(library, NAME), Intervention(heads=((1, 1),)))
-    assert "→" in shown[tab.panel.answer]
-    assert shown[tab.panel.answer] == shown[tab.prediction]
+    html = draw.attention_grid("data:", np.stack([np.eye(16)[3], np.full(16, 1 / 16)]), (4, 4), 0, ())
+    for figure, words in zip(html.split("<figure")[1:], (("0%", "100.0%"), ("100%", "6.2%")), strict=True):
+        assert f">{words[0]} of uniform" in figure.replace("<br>", ">")
+        assert f"{words[1]}</span>" in figure
 
 
 def test_an_autoencoder_reconstructs_what_is_masked():

@@ -2,10 +2,12 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
+from codingrate import pretrained_names
 from codingrate._chart import Series, line_chart
 from codingrate.explorer import Library, draw
 from codingrate.explorer.cache import ValueCache
@@ -28,30 +30,18 @@ def test_names_by_what_models_read(library):
     refused("unknown model 'toy-digit'; did you mean", library.entry, "toy-digit")
 
 
-def test_an_earlier_checkpoint_is_a_model_of_its_own(library):
-    entry, last = library.entry("toy-digits, step 3"), library.entry("toy-digits")
+def test_an_earlier_checkpoint_and_an_untrained_model_are_models_of_their_own(library, toy_run):
+    entry, last, new = (library.entry(f"toy-digits{part}") for part in (", step 3", "", ", untrained"))
     assert "as it was after training step 3" in entry.subtitle
     assert entry.name in library.names(before=True)
     assert entry.name not in library.names()
     expected, weights = last.run.model(3).state_dict(), entry.model.state_dict()
     assert all(torch.equal(weights[name], value) for name, value in expected.items())
-    assert not torch.equal(weights["head.weight"], last.model.state_dict()["head.weight"])
-
-
-def test_an_untrained_model_has_other_weights_of_the_same_shape(library):
-    one, other = (library.entry(f"toy-digits{suffix}").model.state_dict() for suffix in ("", ", untrained"))
-    assert {name: value.shape for name, value in one.items()} == {name: value.shape for name, value in other.items()}
-    assert any((one[name] != other[name]).any() for name in one)
-
-
-def test_all_shipped_models_are_the_default():
-    from codingrate import pretrained_names
-
-    assert set(Library().names()) == set(pretrained_names())
-
-
-def test_a_run_with_an_intervention_is_refused(toy_run):
+    for other in (entry, new):
+        assert other.model.head.weight.shape == last.model.head.weight.shape
+        assert not torch.equal(other.model.head.weight, last.model.head.weight)
     refused("explore the run itself", Library, [Run(toy_run).intervene(layers=1)])
+    assert set(Library().names()) == set(pretrained_names())
 
 
 def test_the_cache_holds_what_fits():
@@ -68,15 +58,12 @@ def test_the_cache_holds_what_fits():
 def test_threads_that_ask_for_the_same_compute_it_once():
     cache, calls, start = ValueCache(limit=99, size=len), [], threading.Barrier(8)
 
-    def ask():
+    def ask(_):
         start.wait()
-        cache.get("key", lambda: calls.append(1) or "value")
+        return cache.get("key", lambda: calls.append(1) or "value")
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(ask, range(8))] == ["value"] * 8
     assert calls == [1]
 
 

@@ -31,41 +31,27 @@ def test_a_layer_is_a_gradient_step_and_ista():
     torch.testing.assert_close(result.tokens[1], torch.relu(half - settings.threshold))
 
 
-@pytest.mark.parametrize("angle", [30.0, 90.0])
-def test_exact_steps_lower_the_rate(angle):
-    table = play(PlaySettings(method="exact", sparsify=False, rescale=False, angle=angle)).table
-    assert table["compression"].is_monotonic_decreasing
-
-
-def test_every_layer_of_the_default_does_what_the_page_says():
-    table = play(PlaySettings()).table
-    first, last = table.iloc[0], table.iloc[-1]
-    assert table["compression"].is_monotonic_decreasing
-    assert table["reduction"].is_monotonic_increasing
-    assert last["rate"] > first["rate"]
-
-
 @pytest.mark.parametrize("seed", range(4))
-def test_the_default_does_so_for_other_tokens_as_well(seed):
+def test_the_default_does_what_the_page_says_whatever_the_tokens(seed):
     table = play(PlaySettings(seed=seed)).table
     first, last = table.iloc[0], table.iloc[-1]
     assert last["compression"] < 0.95 * first["compression"]
     assert last["reduction"] > 1.1 * first["reduction"]
     assert last["distance"] < 0.8 * first["distance"]
     assert last["nonzero"] < 0.3 < 0.9 < first["nonzero"]
+    if seed == PlaySettings().seed:  # in every layer, which is not so for all tokens
+        assert table["compression"].is_monotonic_decreasing
+        assert table["reduction"].is_monotonic_increasing
+        assert last["rate"] > first["rate"]
 
 
 def test_the_exact_gradient_of_the_compression_alone_lowers_the_rate_reduction():
     result = play(PlaySettings(method="exact", angle=90.0, sparsify=False))
     assert result.table["compression"].is_monotonic_decreasing
+    assert (result.table["nonzero"] == 1).all()
     assert result.table["reduction"].is_monotonic_decreasing  # R falls faster
     first, last = (z.square().sum(0) / z.square().sum() for z in (result.tokens[0], result.tokens[-1]))
     assert first.max() < 0.5 < 0.9 < last.max()  # the tokens gather on fewer directions
-
-
-def test_ista_off_leaves_all_entries():
-    table = play(PlaySettings(sparsify=False)).table
-    assert (table["nonzero"] == 1).all()
 
 
 @pytest.mark.parametrize("method", METHODS.values())

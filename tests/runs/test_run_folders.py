@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from codingrate.runs import train
 from tests.refusals import refused
 
 from .resuming import FIVE, assert_same_run
-from .toys import (
-    toy,
-)
 
 # Starts that fail
 
@@ -46,38 +42,25 @@ def started(tmp_path_factory, train_few):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model.config.hidden_size": 48}, "was started with model.config.hidden_size=24, not 48"),
-        ({"model.config.attention": "tssa"}, "was started with model.config.attention=None, not tssa"),
-        ({"model.name": "vit-tiny-patch16-224"}, "model.name=crate-tiny-patch16-224, not vit-tiny-patch16-224"),
-        ({"optimizer.lr": 0.5}, "optimizer.lr=0.001, not 0.5"),
-        ({"run.seed": 3}, "run.seed=0, not 3"),
-        ({"data.name": "elsewhere"}, "digits, not elsewhere"),
-    ],
-)
-def test_a_run_is_not_resumed_with_another_recipe(started, changes, message, train_few):
+    ("key", "value"),
+    [("model.config.hidden_size", 48), ("model.config.attention", "tssa"), ("model.name", "vit-tiny-patch16-224"),
+     ("optimizer.lr", 0.5), ("run.seed", 3), ("data.name", "elsewhere")],
+)  # fmt: skip
+def test_a_run_is_not_resumed_with_another_recipe(started, key, value, train_few):
     before = sorted(started.rglob("*"))
-    line = refused(message, train_few, started, {"schedule.steps": 1, **changes}, resume=True)
+    line = refused(f"not {value}", train_few, started, {"schedule.steps": 1, key: value}, resume=True)
     assert line.startswith(str(started))
+    assert key in line
     assert sorted(started.rglob("*")) == before
 
 
-def test_a_run_is_not_overwritten(started, train_few):
-    refused("a run is here already; continue it with crate train --resume", train_few, started, {"schedule.steps": 1})
-
-
-def test_there_is_nothing_to_resume(tmp_path, train_few):
-    refused("there is no run to resume", train_few, tmp_path / "none", resume=True)
-    assert not (tmp_path / "none").exists()
-
-
-def test_a_folder_with_other_files_is_refused(tmp_path, train_few):
+def test_nothing_is_overwritten_and_there_must_be_something_to_resume(tmp_path, started, train_few):
+    one = {"schedule.steps": 1}
+    refused("--resume", train_few, started, one)
+    refused("there is no run to resume", train_few, tmp_path / "run", one, resume=True)
+    assert not (tmp_path / "run").exists()
     (tmp_path / "thesis.tex").write_text("years of work")
-    refused("the folder is not empty", train_few, tmp_path)
+    refused("the folder is not empty", train_few, tmp_path, one)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_an_empty_folder_is_accepted(tmp_path, few):
     (tmp_path / "run").mkdir()
-    assert train(toy({**few, "schedule.steps": 1}), str(tmp_path / "run"), quiet=True).folder == tmp_path / "run"
+    assert train_few(str(tmp_path / "run"), one).folder == tmp_path / "run", "an empty folder is accepted"

@@ -210,14 +210,10 @@ def naive_metrics(model: Any, changes: Mapping[str, Any] | None = None) -> dict[
     """Compute loss and accuracies of a classifier on the test digits, by a loop over images."""
     pixels, labels = digits_images(None, changes)
     with torch.no_grad():
-        logits = model.eval()(pixels).logits.double()
-    losses, first, five = [], [], []
-    for row, label in zip(logits, labels.tolist(), strict=True):
-        losses.append(float(row.logsumexp(0) - row[label]))
-        rank = int((row > row[label]).sum())
-        first.append(rank == 0)
-        five.append(rank < 5)
-    return {"loss": float(np.mean(losses)), "top1": float(np.mean(first)), "top5": float(np.mean(five))}
+        rows = list(zip(model.eval()(pixels).logits.double(), labels.tolist(), strict=True))
+    ranks = np.array([int((row > row[label]).sum()) for row, label in rows])
+    loss = np.mean([float(row.logsumexp(0) - row[label]) for row, label in rows])
+    return {"loss": float(loss), "top1": float((ranks < 1).mean()), "top5": float((ranks < 5).mean())}
 
 
 def few_digits(folder: Path, count: int = 77) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 
+import datasets
 import numpy as np
 import pytest
-from PIL import Image
 
 from codingrate.data.sources import image_dataset
 from codingrate.runs import Run
@@ -87,99 +87,44 @@ def test_a_batch_without_readable_images_has_no_loss(tmp_path):
     assert np.isfinite(run.metrics["loss"])
 
 
-def test_too_many_unreadable_images(tmp_path):
-    data = write_classes(tmp_path / "data", {"ape": 10, "bee": 12})
-    damage(data, 4)
-    line = refused("images cannot be read, but only a share of 0.01 is allowed", attempt, tmp_path, data)
-    assert str(data) in line
-
-
-def test_no_readable_images(tmp_path):
-    data = write_classes(tmp_path / "data", {"ape": 5, "bee": 5})
-    damage(data, 5)
-    refused("all 10 images cannot be read", attempt, tmp_path, data, **{"data.max_corrupt": 1.0})
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_every_kind_of_pixel_is_read(tmp_path, channels):
-    """In one folder: an epoch and an evaluation read every image, and none may be unreadable."""
-    modes = ["L", "RGBA", "LA", "P", "1", "I;16", "CMYK"]
-    for number, name in enumerate(("ape", "bee")):
-        (tmp_path / "data" / name).mkdir(parents=True)
-        for index, mode in enumerate(modes * 3):
-            image = picture(index + 100 * number)
-            if mode == "I;16":
-                image = Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
-            else:
-                image = image.convert(mode)
-            image.save(tmp_path / "data" / name / f"{index}.{'tif' if mode == 'CMYK' else 'png'}")
-    changes = {"augment.channels": channels, "schedule.steps": None, "schedule.epochs": 1, "data.max_corrupt": 0.0}
-    run = attempt(tmp_path, tmp_path / "data", **changes)
-    assert np.isfinite(run.metrics["loss"])
-    assert lines(tmp_path / "run", "unreadable") == []
-    losses = [line["loss"] for line in lines(tmp_path / "run", "training")]
-    assert len(losses) > 3
-    assert np.isfinite(losses).all()
-
-
 # Data that cannot be used
-
-
-def test_a_missing_folder(tmp_path):
-    refused("no such file or folder", attempt, tmp_path, tmp_path / "nowhere")
-    assert not (tmp_path / "run" / "model").exists()
-
-
-def test_an_empty_class(tmp_path):
-    data = write_classes(tmp_path / "data", {"ape": 3, "bee": 3})
-    (data / "cat").mkdir()
-    refused("cat has no images", attempt, tmp_path, data)
-
-
-def test_a_single_class(tmp_path):
-    refused("has one class only", attempt, tmp_path, write_classes(tmp_path / "data", {"ape": 6}))
 
 
 def table(path, labels):
     """Write a table of images with labels that are bare numbers."""
-    import datasets
-
     images = [{"bytes": encoded(picture(index)), "path": None} for index in range(len(labels))]
     features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    path.parent.mkdir(exist_ok=True)
     datasets.Dataset.from_dict({"image": images, "label": labels}, features=features).to_parquet(path)
-    return path
 
 
-def test_labels_outside_the_classes(tmp_path):
-    """A known dataset has a known number of classes: files with a label 10 are not those of cifar10."""
-    data = table(tmp_path / "train.parquet", [0, 1, 2, 10, 1, 0])
-    changes = {"data.path": str(data), "data.image_column": "image", "data.label_column": "label"}
-    refused("label 10", attempt, tmp_path, "cifar10", **changes)
+def damaged(root, count):
+    damage(write_classes(root, {"ape": 5, "bee": 5}), count)
 
 
-def test_labels_of_the_test_split_that_training_does_not_have(tmp_path):
-    (tmp_path / "data").mkdir()
-    table(tmp_path / "data" / "train.parquet", [0, 1, 0, 1])
-    table(tmp_path / "data" / "test.parquet", [0, 5])
-    refused("label 5", attempt, tmp_path, tmp_path / "data")
+COLUMNS = {"data.image_column": "image", "data.label_column": "label"}
+UNUSABLE = {
+    "missing": (lambda root: None, {}, "no such file or folder"),
+    "empty class": (lambda root: (write_classes(root, {"ape": 3, "bee": 3}) / "cat").mkdir(), {}, "cat"),
+    "single class": (lambda root: write_classes(root, {"ape": 6}), {}, "one class"),
+    "unreadable": (lambda root: damaged(root, 2), {}, "0.01"),
+    "all unreadable": (lambda root: damaged(root, 5), {"data.max_corrupt": 1.0}, "10 images"),
+    "labels of another dataset": (  # a known dataset has a known number of classes
+        lambda root: table(root / "train.parquet", [0, 1, 2, 10, 1, 0]),
+        {"data.name": "cifar10", **COLUMNS}, "label 10",
+    ),
+    "labels of the test split": (
+        lambda root: [table(root / f"{name}.parquet", [0, last]) for name, last in (("train", 1), ("test", 5))],
+        {}, "label 5",
+    ),
+}  # fmt: skip
+"""How data that cannot be used are written, changes of the recipe, and words of the refusal."""
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"run.per_device_batch_size": 7}, "schedule.batch_size 360 is not a multiple of 1 processes"),
-        ({"data.streaming": True}, "set schedule.steps"),
-        ({"data.streaming": True, "schedule.steps": 2, "schedule.warmup_epochs": 1}, "set schedule.warmup_steps"),
-        ({"data.name": "digit"}, "did you mean 'digits'"),
-        ({"data.name": "???"}, "give --data (or data.name)"),
-        ({"model.from": "???"}, "give model.from=RUN"),
-        ({"augment.image_size": 9}, "image_size 9 is not divisible by patch_size 4"),
-        ({"augment.channels": 3, "augment.mean": [0.5]}, "augment.mean needs one value per channel"),
-    ],
-    ids=str,
-)
-def test_recipes_that_cannot_run(tmp_path, changes, message):
-    refused(message, lambda: train_toy(tmp_path / "run", {"schedule.epochs": 1, **changes}))
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_data_that_cannot_be_used(tmp_path, case):
+    write, changes, words = UNUSABLE[case]
+    write(tmp_path / "data")
+    place = {"data.path": str(tmp_path / "data" / "train.parquet")} if "data.name" in changes else {}
+    refused(words, attempt, tmp_path, tmp_path / "data", **changes, **place)
     assert not (tmp_path / "run" / "model").exists()
-    if "???" in changes.values():
-        assert not (tmp_path / "run").exists(), "refused before anything is written"
