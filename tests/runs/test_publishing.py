@@ -104,7 +104,7 @@ def test_shipped_models_give_their_stored_metrics(name, monkeypatch):
 
 def test_shipped_weights_are_small():
     files = [file for file in pretrained.WEIGHTS.rglob("*") if file.is_file()]
-    assert sum(file.stat().st_size for file in files) <= 25e6
+    assert sum(file.stat().st_size for file in files) <= 30e6
 
 
 def test_a_shipped_autoencoder_reconstructs_its_stored_sample():
