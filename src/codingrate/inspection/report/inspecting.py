@@ -32,7 +32,7 @@ from ..measure.rates import layerwise
 from ..measure.tracing import TextBatch, trace
 from .images import attention_panel, head_panel, pca_panel, token_panel
 from .layers import Design, layer_panels, training_panels
-from .panel import Panel, page_charts
+from .panel import Panel
 from .subspaces import subspace_panels
 from .summary import Outcome, key_panels
 from .text import text_panels
@@ -120,7 +120,7 @@ class InspectionReport(Report):
                 tables[panel.name] = Markup(html)
         values: dict[str, Any] = {name: getattr(self, name) for name in ("title", "panels", "facts", "notes")}
         values |= {"outcome": self.outcome, "keys": key_panels(self.panels), "chart_style": Markup(CHART_STYLE)}
-        values["charts"] = {panel.name: [Markup(svg) for svg in page_charts(panel)] for panel in self.panels}
+        values["charts"] = {panel.name: [Markup(svg) for svg in panel.charts] for panel in self.panels}
         return render("inspection.html", **values, pictures=pictures, files=files, tables=tables, rows=ROWS)
 
 

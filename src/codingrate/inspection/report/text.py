@@ -25,7 +25,7 @@ from ..measure.predictions import describe_trend, judge_trend
 from ..measure.sparse_units import Units, selective_units, unit_table, units
 from ..measure.tracing import TextBatch, UnavailableError
 from ..segment.pictures import COLORS
-from .panel import BLUE, WIDTH, Curve, Panel, draw_plots, subplots
+from .panel import WIDTH, Curve, Panel, Plots, shade, subplots
 
 FONTS = font_families("DejaVu Sans Mono")  # the monospaced font that comes with matplotlib, and those for other scripts
 CHARACTER = 1233 / 2048  # width of a character of this font, in units of its size
@@ -113,17 +113,15 @@ def lens_panel(table: pd.DataFrame) -> Panel:
         describe_trend(name, table[column]) if len(table) > 1 else f"{name} is {last[column]:.3g}"
         for column, name in measures.items()
     ]
-    nats = [Curve(table, "cross_entropy", "$-\\log p$ of the truth"), Curve(table, "entropy", "entropy")]
+    nats = [Curve(table, "cross_entropy", "−log p of the truth"), Curve(table, "entropy", "entropy")]
     plots = {"nats per token": nats, "share of correct first guesses": [Curve(table, "top1", "first guess")]}
     return Panel(
         "lens",
         "Logit lens: predictions of every layer through the model's head",
         "",
         f"Over {int(last['tokens']):,} tokens, {' and '.join(parts)}; the last layer is the model itself.",
-        partial(draw_plots, plots=plots, from_zero=True),
+        Plots(plots, from_zero=True),
         table,
-        plots=plots,
-        from_zero=True,
     )
 
 
@@ -334,7 +332,7 @@ def _draw_shares(figure: Figure, stats: Units) -> None:
     (axes,) = subplots(figure, 7, 3.4)
     shares = np.sort(stats.share.numpy(), axis=-1)[:, ::-1]
     for index, (layer, curve) in enumerate(zip(stats.layers, shares, strict=True), 1):
-        color = (*BLUE, 0.25 + 0.75 * index / len(shares))
+        color = shade(0.25 + 0.75 * index / len(shares))
         axes.plot(np.arange(1, len(curve) + 1), 100 * curve, color=color, label=f"layer {layer + 1}")
     axes.set(xlabel="units, most active first", title="tokens on which a unit is active, %", ylim=(0, 100))
     axes.grid(alpha=0.3)
