@@ -150,7 +150,7 @@ MUTANTS = [
         "tests/inspection/test_interventions.py",
         {
             "mask[[head - 1 for head in off]] = 0": "mask[[head - 2 for head in off]] = 0",
-            "self.indices = [atom - 1 for atom in atoms]": "self.indices = [atom - 2 for atom in atoms]",
+            "device=code.device) - 1": "device=code.device) - 2",
             "spec.step_size * intervention.step_size": "spec.step_size",
             "layers[: intervention.layers]": "layers[: intervention.layers + 1]",
             'table["before"] - table["after"]': 'table["after"] - table["before"]',
@@ -165,7 +165,7 @@ MUTANTS = [
             "0 < error >= abs(change)": "0 < error >= 2 * abs(change)",
             "/ np.sqrt(samples)": "/ samples",
             "np.hypot(errors[:-1], errors[1:])": "np.asarray(errors[:-1])",
-            "beaten = [sign == wanted for sign": "beaten = [sign != -wanted for sign",
+            "beaten = [sign == self.sign for sign": "beaten = [sign != -self.sign for sign",
             "2 * sum(beaten) > len(beaten)": "2 * sum(beaten) >= len(beaten)",
             "return last / first - 1,": "return last / first,",
             "float(np.linalg.norm(errors)) / max(len(errors), 1)": "float(np.mean(errors))",

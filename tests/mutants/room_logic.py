@@ -59,7 +59,7 @@ MUTANTS = [
         "tests/inspection/test_interventions.py",
         {
             "logits[:, position] if logits.ndim == 3": "logits[:, -1] if logits.ndim == 3",
-            "own |= {layer, layer.sparsifier}": "own |= {layer}",
+            "intervention.first_layer(len(_layers(model))) - 1": "intervention.first_layer(len(_layers(model)))",
         },
     ),
     *mutants(
