@@ -11,11 +11,9 @@ MUTANTS = [
             "SMALLEST = 0.01": "SMALLEST = 0.05",
             "WEAK = 1e-5": "WEAK = 1e-2",
             "THRESHOLD = 0.15": "THRESHOLD = 0.3",
-            "    if corners != 2:\n        return corners < 2\n": "    return corners < 2\n",
+            "(corners < 2 and rule": "(corners <= 2 and rule",
             "return corners < 2": "return corners > 2",
-            "return corners < 2\n    return bool(above.ravel()[np.abs(vector).argmax()])": (
-                "return corners < 2\n    return bool(above.ravel()[vector.argmax()])"
-            ),
+            "return bool(above.ravel()[np.abs(vector).argmax()])": "return bool(above.ravel()[vector.argmax()])",
             "new = kept & ~taken": "new = kept",
             "/ float(degrees[~side].sum())) / 2": "/ float(degrees[~side].sum()))",
             "masks: int = 3,": "masks: int = 5,",
@@ -188,7 +186,7 @@ MUTANTS = [
             "TOP_SHARE = 0.1": "TOP_SHARE = 0.2",
             "maps.append(patches / patches.sum(-1, keepdim=True))": "maps.append(patches)",
             ".chunk(3, dim=-1)[1]": ".chunk(3, dim=-1)[0]",
-            "sum(-1) / math.log(flat.shape[-1])": "sum(-1)",
+            "sum(-1) / math.log(patches)": "sum(-1)",
             "others.mean(0) / (K - 1)": "others.mean(0) / K",
         },
     ),

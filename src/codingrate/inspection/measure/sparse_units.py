@@ -65,10 +65,8 @@ def codes(passed: ForwardTrace, layer: int, tokens: slice = slice(None)) -> Tens
     module = cast(EncoderLayer, passed.layers[layer])  # text models have no decoder layers
     half = passed.compressed[layer][:, tokens]
     x = module.sparsifier_norm(half) if module.norm_first else half
-    if isinstance(module.sparsifier, OvercompleteDictionary):
-        return module.sparsifier.codes(x)
-    code: Tensor = module.sparsifier(x)
-    return code
+    overcomplete = isinstance(module.sparsifier, OvercompleteDictionary)
+    return cast(Tensor, module.sparsifier.codes(x) if overcomplete else module.sparsifier(x))
 
 
 def units(

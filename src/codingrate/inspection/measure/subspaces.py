@@ -92,7 +92,8 @@ def subspace_coherence(model: CratePreTrainedModel) -> pd.DataFrame:
             row |= _mean_and_max("across", _off_diagonal_blocks(size, K))
             row |= _mean_and_max("within", _within_blocks(size, K))
             row["cosine_max"], row["cosine_mean"] = _mean_cosines(cosines)
-            row["random_cosine_max"], row["random_cosine_mean"] = _random_cosines(*bases.shape)
+            random = random_principal_cosines(*bases.shape)
+            row["random_cosine_max"], row["random_cosine_mean"] = _mean_cosines(random)
             row["angle_min"] = math.degrees(math.acos(cosines.max())) if cosines.numel() else math.nan
         if dictionary is not None:
             row |= _mean_and_max("dictionary", _within_blocks(gram(dictionary[None]).abs(), 1))
@@ -102,16 +103,15 @@ def subspace_coherence(model: CratePreTrainedModel) -> pd.DataFrame:
 
 
 @cache  # every layer of a model has the same sizes
-def _random_cosines(K: int, d: int, p: int) -> tuple[float, float]:  # noqa: N803 - the paper's letter
+def random_principal_cosines(K: int, d: int, p: int) -> Tensor:  # noqa: N803 - the paper's letter
+    """Return the `principal_cosines` of K random subspaces, drawn with a fixed seed."""
     bases = objective.random_bases(K, d, min(p, d), "incoherent", torch.Generator().manual_seed(SEED))
-    return _mean_cosines(principal_cosines(bases))
+    return principal_cosines(bases)
 
 
-@cache
 def random_principal_error(K: int, d: int, p: int) -> float:  # noqa: N803 - the paper's letter
     """Return the standard error of the largest principal cosine of random subspaces, averaged over pairs of them."""
-    bases = objective.random_bases(K, d, min(p, d), "incoherent", torch.Generator().manual_seed(SEED))
-    largest = principal_cosines(bases)[:, 0].double()
+    largest = random_principal_cosines(K, d, p)[:, 0].double()
     return float(largest.std(correction=0)) / math.sqrt(len(largest))
 
 
