@@ -68,7 +68,7 @@ MUTANTS = [
             "/ math.sqrt(dictionary.shape[1])": "/ dictionary.shape[1]",
             "DIRECTIONS = 4": "DIRECTIONS = 3",
             "math.degrees(math.acos(cosines.max()))": "math.acos(cosines.max())",
-            "torch.triu_indices(K, K, 1)": "torch.triu_indices(K, K, 0)",
+            "torch.triu_indices(K * p, K * p, 1": "torch.triu_indices(K * p, K * p, 0",
         },
     ),
     *mutants(
@@ -100,7 +100,7 @@ MUTANTS = [
             "mean = value.mean(-2, keepdim=True)": "mean = value[:, :, :1]",
             "torch.randn(1, 1, step.start": "torch.randn(len(step.start), 1, step.start",
             "z.roll(max(1, z.shape[-2] // 2), dims=-2)": "z",
-            "return step.start.mean(-2, keepdim=True)": "return step.start",
+            "lambda step: step.start.mean(-2, keepdim=True)": "lambda step: step.start",
             '"incoherent", generator(seed)': '"incoherent", None',
             '{"dictionary": atoms[:, order]}': '{"dictionary": atoms}',
             "step.lasso_start - spec.step_size * spec.sparsity": "step.lasso_start",

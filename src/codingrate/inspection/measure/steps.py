@@ -128,7 +128,7 @@ class LayerStep:
         """The part of −∇R^c that turns the tokens, (batch, n, d): the steepest descent over their directions."""
         return objective.tangential(self.descent_velocity, self.start)
 
-    @cached_property
+    @property
     def descent(self) -> Tensor:
         """An update (batch, n, d) along the steepest descent, for tokens of their own length."""
         return self.tangential_velocity * self.lengths
@@ -253,7 +253,7 @@ class LayerStep:
         for name, control in CONTROLS.items():
             update = control(self)
             if update is not None:
-                rolled = permuted(self.after_codes - self.start_codes) if control is permuted_updates else None
+                rolled = permuted(self.after_codes - self.start_codes) if name == "permuted" else None
                 columns[f"compression_{name}"] = after = self.after_update(update, rolled)
                 columns[f"gap_{name}"] = self.after_normalized - after
                 columns[f"alignment_{name}"] = self.alignment(update)
@@ -293,24 +293,17 @@ def random_vector(step: LayerStep) -> Tensor:
     return vector.to(step.start).expand(len(step.start), 1, -1)  # the same in every batch and process
 
 
-def permuted_updates(step: LayerStep) -> Tensor:
-    """Return the layer's own updates, each given to another token."""
-    return permuted(step.update)
-
-
 def permuted(z: Tensor) -> Tensor:
     """Move every row of the tokens (..., n, d) to another place."""
     return z.roll(max(1, z.shape[-2] // 2), dims=-2)
 
 
-def mean_token(step: LayerStep) -> Tensor:
-    """Return the mean of the tokens, for all tokens (batch, 1, d)."""
-    return step.start.mean(-2, keepdim=True)
-
-
 CONTROLS: dict[str, Callable[[LayerStep], Tensor | None]] = {
-    "uniform": uniform_attention, "random": random_vector, "permuted": permuted_updates, "mean": mean_token,
-}  # fmt: skip
+    "uniform": uniform_attention,
+    "random": random_vector,
+    "permuted": lambda step: permuted(step.update),  # the layer's own updates, each given to another token
+    "mean": lambda step: step.start.mean(-2, keepdim=True),  # the mean of the tokens, for all of them
+}
 """Updates that have nothing to do with the gradient of R^c, each scaled to the size of the layer's own."""
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -177,7 +177,7 @@ def math_text(text: str) -> str:
 
 def shade(strength: float) -> str:
     """Return blue mixed with white, for curves in an order; a strength of 1 is the color itself."""
-    return to_hex(1 - strength * (1 - np.array(to_rgb(BLUE))))
+    return to_hex(LinearSegmentedColormap.from_list("shades", ["white", BLUE])(strength))
 
 
 def subplots(figure: Figure, width: float, height: float, rows: int = 1, columns: int = 1) -> Any:

@@ -60,11 +60,13 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Return scores and samples as plain values, without images."""
-        names = {"scores": ("model", "name", "value", "baseline", "baseline_name")}
-        names |= {"samples": ("caption", "correct", "text", "answer")}
+        scores, samples = (
+            ("model", "name", "value", "baseline", "baseline_name"),
+            ("caption", "correct", "text", "answer"),
+        )
         return {
-            part: [{name: getattr(one, name) for name in own} for one in getattr(self, part)]
-            for part, own in names.items()
+            "scores": [{name: getattr(score, name) for name in scores} for score in self.scores],
+            "samples": [{name: getattr(sample, name) for name in samples} for sample in self.samples],
         }
 
 
