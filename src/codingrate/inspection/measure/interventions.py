@@ -232,9 +232,10 @@ def rank_heads(
             first = 0 if model.config.momentum else number
             tokens = passed.tokens[first]
             _continue_from(changed, layers[first:], tokens.expand(count, *tokens.shape[1:]))
-            layer.attention.head_mask = 1 - torch.eye(count, dtype=tokens.dtype, device=tokens.device)[..., None, None]
+            attention: Any = layer.attention
+            attention.head_mask = 1 - torch.eye(count, dtype=tokens.dtype, device=tokens.device)[..., None, None]
             off.append(probabilities(changed(**repeated).logits)[:, answer])
-            layer.attention.head_mask = None
+            attention.head_mask = None
             if progress is not None:
                 progress(number + 1, len(layers))
     after = torch.stack(off).flatten()  # of the heads of the first layer, then of the second, …

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -65,8 +65,8 @@ def codes(passed: ForwardTrace, layer: int, tokens: slice = slice(None)) -> Tens
     module = cast(EncoderLayer, passed.layers[layer])  # text models have no decoder layers
     half = passed.compressed[layer][:, tokens]
     x = module.sparsifier_norm(half) if module.norm_first else half
-    overcomplete = isinstance(module.sparsifier, OvercompleteDictionary)
-    return cast(Tensor, module.sparsifier.codes(x) if overcomplete else module.sparsifier(x))
+    sparsifier: Any = module.sparsifier
+    return cast(Tensor, sparsifier.codes(x) if isinstance(sparsifier, OvercompleteDictionary) else sparsifier(x))
 
 
 def units(

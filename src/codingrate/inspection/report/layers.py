@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ..._chart import Series
+from ..._fonts import short_name
 from ..._page import save_figure
 from ...errors import CrateError
 from ...models.config import CrateConfig
@@ -27,7 +29,7 @@ from ..measure.predictions import (
 )
 from ..measure.rates import across_training
 from ..measure.steps import THRESHOLDS
-from .panel import FEW, NO_CONTROLS, UNTRAINED, Curve, Panel, Plots, sentences, shade
+from .panel import FEW, NO_CONTROLS, UNTRAINED, Panel, Plots, curve, sentences, shade
 
 CONTROL_NAMES = {
     "uniform": "uniform attention", "random": "one random vector", "permuted": "permuted updates",
@@ -76,16 +78,16 @@ def layer_panels(
     first = next((model for model in tables if model not in names), None)
     unjudged = UNTRAINED if not next(iter(built.values())).trained else NO_CONTROLS
 
-    def curves(column: str, label: str) -> list[Curve]:
+    def curves(column: str, label: str) -> list[Series]:
         """Return a curve for each model; a label makes it a reference, without one the untrained model is beside it."""
         shown = {model: table for model, table in tables.items() if column in table and not (label and model in names)}
         many = len(tables) > 1 or not label
         lines = [
-            Curve(table, column, f"{model} {label}".strip() if many else label, reference=bool(label))
+            curve(table, column, f"{short_name(model)} {label}".strip() if many else label, reference=bool(label))
             for model, table in shown.items()
         ]
         if drawn is not None and column in drawn and not label:
-            lines.append(Curve(drawn, column, "untrained", reference=True))
+            lines.append(curve(drawn, column, "untrained", reference=True))
         return lines
 
     def panel(
@@ -99,7 +101,7 @@ def layer_panels(
     ) -> Panel:
         """Draw a plot for each title of `plots`, with a curve per column and model; the table has `others` too."""
         lines = {
-            heading: [curve for column, label in columns.items() for curve in curves(column, label)]
+            heading: [line for column, label in columns.items() for line in curves(column, label)]
             for heading, columns in plots.items()
         }
         lines = {heading: drawn for heading, drawn in lines.items() if drawn}
@@ -267,7 +269,7 @@ def history_plots(table: pd.DataFrame) -> Plots:
     colors = [shade(0.25 + 0.75 * index / max(1, len(epochs) - 1)) for index in range(len(epochs))]
     return Plots(
         {
-            title: [Curve(rows, column, label, color) for (label, rows), color in zip(epochs, colors, strict=True)]
+            title: [curve(rows, column, label, color) for (label, rows), color in zip(epochs, colors, strict=True)]
             for column, title in titles.items()
         }
     )

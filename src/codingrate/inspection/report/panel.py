@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import cycle
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from ..._chart import BLUE, COLORS, GRAY, Series, line_chart
-from ..._fonts import plot_label
+from ..._fonts import plain_label
 from ..measure.predictions import Finding, Verdict, standard_errors
 
 WIDTH = 9.5  # largest width of a figure, in inches
@@ -28,40 +29,29 @@ FEW = "there are too few layers, or no change exceeds its error"
 """Reasons why there is no verdict."""
 
 
-class Curve(NamedTuple):
-    """A column of a table over its layers, with standard errors if it has deviations; a reference is dashed."""
-
-    table: pd.DataFrame
-    column: str
-    label: str
-    color: str = ""
-    reference: bool = False
+def curve(table: pd.DataFrame, column: str, label: str, color: str = "", reference: bool = False) -> Series:
+    """Return a column of a table over its layers, with standard errors if it has deviations; a reference is dashed."""
+    errors = standard_errors(table, column).tolist()
+    reference = reference or column.startswith("random")
+    return Series(label, table["layer"].tolist(), table[column].tolist(), color, reference, errors)
 
 
 @dataclass(frozen=True)
 class Plots:
     """Plots over the layers, side by side, by title: a figure when it is called, and charts for a page."""
 
-    curves: Mapping[str, Sequence[Curve]]
+    curves: Mapping[str, Sequence[Series]]
     from_zero: bool = False  # whether the axes start at zero
 
     @property
     def series(self) -> dict[str, list[Series]]:
-        """The lines of each plot; one or two references of few curves are gray."""
-        return {
-            title: [
-                Series(
-                    curve.label,
-                    curve.table["layer"].tolist(),
-                    curve.table[curve.column].tolist(),
-                    GRAY if len(curves) <= 2 and _is_reference(curve) else curve.color or COLORS[index % len(COLORS)],
-                    _is_reference(curve),
-                    standard_errors(curve.table, curve.column).tolist(),
-                )
-                for index, curve in enumerate(curves)
-            ]
-            for title, curves in self.curves.items()
-        }
+        """The lines of each plot in color; a reference is gray if there are at most two."""
+
+        def colored(curves: Sequence[Series]) -> list[Series]:
+            few, colors = len(curves) <= 2, zip(curves, cycle(COLORS), strict=False)
+            return [one._replace(color=GRAY if few and one.dashed else one.color or color) for one, color in colors]
+
+        return {title: colored(curves) for title, curves in self.curves.items()}
 
     def charts(self) -> list[str]:
         """Return the plots as inline SVG; their axes have the same place in all, so that layers align."""
@@ -75,8 +65,9 @@ class Plots:
             for one in series:
                 style: Any = {"color": one.color, "linestyle": "--" if one.dashed else "-", "marker": "o"}
                 errors = one.errors if any(one.errors or ()) else None
-                axes.errorbar(one.x, one.y, errors, label=plot_label(one.name), markersize=3, capsize=2, **style)
-            axes.set(xlabel="layer", title=math_text(title))
+                axes.errorbar(one.x, one.y, errors, label=plain_label(one.name), markersize=3, capsize=2, **style)
+            axes.set_xlabel("layer")
+            axes.set_title(math_text(title), fontsize="medium")
             layers = sorted({layer for one in series for layer in one.x})
             if len(layers) <= TICKS:
                 axes.set_xticks(layers, [f"{layer:.0f}" for layer in layers])
@@ -87,10 +78,6 @@ class Plots:
                 axes.set_ylim(0, 1.1 * axes.dataLim.y1 or 1)
             if len(series) > 1:
                 axes.legend(fontsize="small", frameon=False)
-
-
-def _is_reference(curve: Curve) -> bool:
-    return curve.reference or curve.column.startswith("random")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ..measure.subspaces import (
     subspace_coherence,
 )
 from ..measure.tracing import bases_of, dictionary_of, encoder_layers
-from .panel import FEW, UNTRAINED, Curve, Panel, Plots, draw_grid, sentences
+from .panel import FEW, UNTRAINED, Panel, Plots, curve, draw_grid, sentences
 
 
 def subspace_panels(model: CratePreTrainedModel, trained: bool = True) -> list[Panel]:
@@ -36,7 +36,7 @@ def subspace_panels(model: CratePreTrainedModel, trained: bool = True) -> list[P
         used = {"layer", *(column for _, *columns in plots for column in columns)}
         table = whole[[column for column in whole if column in used]]
         curves = {
-            heading: [Curve(table, column, labels.get(column.split("_")[0], "learned")) for column in columns]
+            heading: [curve(table, column, labels.get(column.split("_")[0], "learned")) for column in columns]
             for heading, *columns in plots
         }
         measured = f"{sentences(findings)} {more}".strip()

@@ -25,7 +25,7 @@ from ..measure.predictions import describe_trend, judge_trend
 from ..measure.sparse_units import Units, selective_units, unit_table, units
 from ..measure.tracing import TextBatch, UnavailableError
 from ..segment.pictures import COLORS
-from .panel import WIDTH, Curve, Panel, Plots, shade, subplots
+from .panel import WIDTH, Panel, Plots, curve, shade, subplots
 
 FONTS = font_families("DejaVu Sans Mono")  # the monospaced font that comes with matplotlib, and those for other scripts
 CHARACTER = 1233 / 2048  # width of a character of this font, in units of its size
@@ -113,14 +113,14 @@ def lens_panel(table: pd.DataFrame) -> Panel:
         describe_trend(name, table[column]) if len(table) > 1 else f"{name} is {last[column]:.3g}"
         for column, name in measures.items()
     ]
-    nats = [Curve(table, "cross_entropy", "−log p of the truth"), Curve(table, "entropy", "entropy")]
+    nats = [curve(table, "cross_entropy", "−log p of the truth"), curve(table, "entropy", "entropy")]
     return Panel(
         "lens",
         "Logit lens: predictions of every layer through the model's head",
         "",
         f"Over {int(last['tokens']):,} tokens, {' and '.join(parts)}; the last layer is the model itself.",
         Plots(
-            {"nats per token": nats, "share of correct first guesses": [Curve(table, "top1", "first guess")]},
+            {"nats per token": nats, "share of correct first guesses": [curve(table, "top1", "first guess")]},
             from_zero=True,
         ),
         table,
@@ -328,9 +328,9 @@ def _windows(stats: Units, tokenizer: PreTrainedTokenizerBase, layer: int, unit:
 def _draw_shares(figure: Figure, stats: Units) -> None:
     (axes,) = subplots(figure, 7, 3.4)
     shares = np.sort(stats.share.numpy(), axis=-1)[:, ::-1]
-    for index, (layer, curve) in enumerate(zip(stats.layers, shares, strict=True), 1):
+    for index, (layer, ordered) in enumerate(zip(stats.layers, shares, strict=True), 1):
         color = shade(0.25 + 0.75 * index / len(shares))
-        axes.plot(np.arange(1, len(curve) + 1), 100 * curve, color=color, label=f"layer {layer + 1}")
+        axes.plot(np.arange(1, len(ordered) + 1), 100 * ordered, color=color, label=f"layer {layer + 1}")
     axes.set(xlabel="units, most active first", title="tokens on which a unit is active, %", ylim=(0, 100))
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", ncols=1 + (len(shares) - 1) // 6)
@@ -349,7 +349,7 @@ def _draw_contexts(
         lines.append((f"layer {stats.layers[layer] + 1}, unit {unit}: active on {share:.3g} % of tokens", "", "", None))
         for window in _windows(stats, tokenizer, layer, unit):
             lines.append(("", "".join(window[0][before])[-_LEFT:], "".join(window[0][after])[:_RIGHT], window))
-    left, right = (max(len(line[part]) for line in lines) for part in (1, 2))
+    left, right = max(len(line[1]) for line in lines), max(len(line[2]) for line in lines)
     width = max(left + right, _HEADING)
     figure.set_size_inches(width * CHARACTER * _SIZE / 72, len(lines) * 1.45 * _SIZE / 72)
     axes = figure.add_axes((0, 0, 1, 1))  # so that a cell of ink is exactly as wide as a character
@@ -357,10 +357,10 @@ def _draw_contexts(
     axes.axis("off")
     ink = np.zeros((len(lines), width))
     style: Any = {"fontsize": _SIZE, "va": "center_baseline", "parse_math": False}
-    for row, (heading, *texts, shown) in enumerate(lines):
+    for row, (heading, text, rest, shown) in enumerate(lines):
         axes.text(0, row + 0.5, heading, fontweight="bold", **style)
-        for text, side in zip(texts, ("right", "left"), strict=True):
-            axes.text(left, row + 0.5, text, ha=side, fontfamily=FONTS, **style)
+        axes.text(left, row + 0.5, text, ha="right", fontfamily=FONTS, **style)
+        axes.text(left, row + 0.5, rest, ha="left", fontfamily=FONTS, **style)
         if shown is not None:
             ink[row] = character_ink(shown, stats.before, left, width)
     axes.imshow(ink_rgba(ink, 0), extent=(0, width, len(lines), 0), aspect="auto", interpolation="nearest")
