@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from codingrate import _fonts, _page
-from codingrate.inspection import Panel
+from codingrate.inspection import InspectionReport, Panel
 from tests.pages import Reader
 
 MATRIX = np.arange(35).reshape(5, 7)
@@ -35,9 +35,9 @@ def picture():
 @pytest.fixture(scope="module")
 def page(picture):
     panel = Panel("one", "a < b", "Z^{ℓ+½} & U_k", "")
-    values = {"title": "x < y", "facts": {}, "notes": ["<b>"], "files": {}, "tables": {}, "rows": 1}
-    values |= {"outcome": None, "keys": [], "chart_style": "", "charts": {"one": []}}
-    return _page.render("inspection.html", panels=[panel], pictures={"one": picture}, **values)
+    values = {"title": "x < y", "report": InspectionReport("x < y", [panel], notes=["<b>"])}
+    values |= {"keys": [], "files": False, "tables": {}, "rows": 1, "chart_style": ""}
+    return _page.render("inspection.html", pictures={"one": picture}, **values)
 
 
 def test_the_page_embeds_the_figure_and_loads_nothing(picture, page):

@@ -44,10 +44,19 @@ def drawable(text: str) -> str:
     return "".join(sign if can_draw(sign) else f"‹{ord(sign):x}›" for sign in text)
 
 
+def short_name(name: str) -> str:
+    """Return at most 32 characters of a name: its beginning and its end."""
+    return name if len(name) <= 32 else f"{name[:12]}…{name[-19:]}"
+
+
+def plain_label(text: str) -> str:
+    """Return a text for a legend, in which a dollar sign is a dollar sign; legends leave out what starts with _."""
+    return f"{' ' * text.startswith('_')}{text}".replace("$", "\\$")
+
+
 def plot_label(name: str) -> str:
     """Return a name for a title or a legend: at most 32 characters, in which a dollar sign is a dollar sign."""
-    short = name if len(name) <= 32 else f"{name[:12]}…{name[-19:]}"
-    return f"{' ' * short.startswith('_')}{short}".replace("$", "\\$")  # legends leave out what starts with _
+    return plain_label(short_name(name))
 
 
 def drawable_names(names: Sequence[str]) -> list[str] | None:

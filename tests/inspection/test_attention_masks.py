@@ -43,15 +43,9 @@ def picture(width, height, mode="RGB"):
 def naive_bilinear(values, height, width):
     """Between the four nearest centres of patches; beyond the outermost centres their value holds."""
     rows, columns = values.shape
-    large = np.zeros((height, width))
-    for y in range(height):
-        for x in range(width):
-            v = min(max((y + 0.5) * rows / height - 0.5, 0), rows - 1)
-            u = min(max((x + 0.5) * columns / width - 0.5, 0), columns - 1)
-            for i in range(rows):
-                for j in range(columns):
-                    large[y, x] += max(1 - abs(v - i), 0) * max(1 - abs(u - j), 0) * values[i, j]
-    return large
+    v, u = ((np.arange(side) + 0.5) * count / side - 0.5 for side, count in ((height, rows), (width, columns)))
+    wide = [np.interp(u, range(columns), row) for row in values]
+    return np.stack([np.interp(v, range(rows), column) for column in np.transpose(wide)], axis=1)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
@@ -60,12 +54,9 @@ def test_heat_is_the_map_read_bilinearly_over_grey(mode):
     drawn = np.asarray(heat_overlay(image, attention), dtype=float)
     large = naive_bilinear(attention / attention.max(), 17, 23)
     below = np.asarray(image.convert("L"), dtype=float)
-    for y in range(17):
-        for x in range(23):
-            color = 255 * np.array(colormaps[COLORMAP](large[y, x])[:3])
-            np.testing.assert_allclose(
-                drawn[y, x], (1 - OPACITY) * below[y, x] + OPACITY * color, atol=3
-            )  # a level of gray, of color, and of the map's 256
+    color = 255 * colormaps[COLORMAP](large)[..., :3]
+    expected = (1 - OPACITY) * below[..., None] + OPACITY * color
+    np.testing.assert_allclose(drawn, expected, atol=3)  # a level of gray, of color, and of the map's 256
 
 
 def test_uniform_attention_has_one_color():
@@ -77,10 +68,8 @@ def test_uniform_attention_has_one_color():
 def test_what_a_mask_leaves_out_is_dim():
     image, mask = picture(23, 17), np.random.default_rng(2).random((3, 5)) < 0.5
     drawn, pixels = np.asarray(mask_overlay(image, mask)), np.asarray(image, dtype=float)
-    for y in range(17):
-        for x in range(23):
-            share = 1 if mask[y * 3 // 17, x * 5 // 23] else DIMMED
-            np.testing.assert_allclose(drawn[y, x], share * pixels[y, x], atol=1)
+    share = np.where(mask[np.arange(17)[:, None] * 3 // 17, np.arange(23) * 5 // 23], 1, DIMMED)
+    np.testing.assert_allclose(drawn, share[..., None] * pixels, atol=1)
 
 
 @pytest.mark.parametrize(

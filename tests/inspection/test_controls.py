@@ -203,7 +203,7 @@ def test_random_subspaces_are_orthonormal_and_belong_to_the_layer():
 def test_a_permuted_update_keeps_no_token_in_place():
     model, pixels = model_and_pixels()
     step = step_of(model, pixels)
-    permuted = steps.permuted_updates(step)
+    permuted = steps.CONTROLS["permuted"](step)
     assert bool((permuted != step.update).any(-1).all())
     torch.testing.assert_close(permuted.sum(1), step.update.sum(1))
 
@@ -326,7 +326,7 @@ def test_columns_of_controls_are_those_of_their_updates():
     updates = {
         "uniform": steps.uniform_attention(step).expand_as(step.start),
         "random": steps.random_vector(step),
-        "permuted": steps.permuted_updates(step),
+        "permuted": steps.CONTROLS["permuted"](step),
         "mean": step.start.mean(1, keepdim=True).expand_as(step.start),
     }
     for name, update in updates.items():

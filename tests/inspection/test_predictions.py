@@ -123,7 +123,7 @@ def test_the_sentence_names_the_predicted_direction_first(lead, values, error, w
 def test_errors_are_those_of_the_mean_over_samples():
     table = pd.DataFrame({"layer": [1, 2], "x": [2.0, 1.0], "x_std": [6.0, 6.0], "samples": [9, 9], "y": [1.0, 2.0]})
     assert standard_errors(table, "x").tolist() == [2, 2]
-    assert standard_errors(table, "y") is None
+    assert standard_errors(table, "y").tolist() == [0, 0]
     assert judge_trend("x", table, "x", FALLS).verdict is None
     assert judge_trend("x", table.assign(samples=900), "x", FALLS).verdict is AGREES
 

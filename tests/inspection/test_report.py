@@ -10,7 +10,7 @@ from PIL import Image
 
 from codingrate.inspection import Finding, InspectionReport, Outcome, Panel, Sample, Score, Verdict
 from codingrate.inspection.report import inspecting
-from codingrate.inspection.report.panel import Curve
+from codingrate.inspection.report.panel import Plots, curve
 from tests.pages import FrameReader, Reader
 from tests.refusals import refused
 
@@ -272,8 +272,8 @@ def test_a_notebook_shows_a_hostile_report_in_its_frame_only():
 
 def test_plots_over_layers_show_their_values_under_the_pointer(tmp_path):
     table = pd.DataFrame({"layer": [1, 2, 3], "cost": [3.0, 2.5, 1.25], "cost_std": [0.1] * 3, "samples": [4] * 3})
-    plots = {"$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$": [Curve(table, "cost", "a <model>")]}
-    panel = Panel("cost", "Cost", "", "It falls.", draw, table, plots=plots)
+    plots = Plots({"R^c(Z^{ℓ+½} | U^ℓ)": [curve(table, "cost", "a <model>")]})
+    panel = Panel("cost", "Cost", "", "It falls.", plots, table)
     page = (InspectionReport("Costs", [panel]).save(tmp_path / "out") / "report.html").read_text(encoding="utf-8")
     Reader.of(page)
     assert page.count('<svg class="chart"') == 1

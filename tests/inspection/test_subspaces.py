@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -29,8 +30,10 @@ def random_u(seed=0, shape=(K, D, P)):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def naive_cosine(a, b):
-    return sum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+def naive_cosines(columns):
+    """The cosine of any two rows."""
+    lengths = np.sqrt((columns**2).sum(axis=1))
+    return columns @ columns.T / np.outer(lengths, lengths)
 
 
 def with_bases(model, layers):
@@ -45,12 +48,8 @@ def test_gram_is_every_cosine_in_its_place():
     bases = random_u()
     found = gram(bases)
     assert found.shape == (K * P, K * P)
-    for k in range(K):
-        for i in range(P):
-            for m in range(K):
-                for j in range(P):
-                    expected = naive_cosine(bases[k, :, i].tolist(), bases[m, :, j].tolist())
-                    assert float(found[k * P + i, m * P + j]) == pytest.approx(expected, abs=1e-12)
+    columns = np.array([bases[k, :, i].tolist() for k in range(K) for i in range(P)])
+    np.testing.assert_allclose(found.numpy(), naive_cosines(columns), atol=1e-12)
     bases[1, :, 2] = 0
     assert gram(bases)[P + 2].abs().max() == 0
     assert gram(bases.bfloat16()).dtype == torch.float32
@@ -117,19 +116,17 @@ def test_random_mean_cosine_equals_the_integral_over_the_sphere(d):
 def naive_row(bases, dictionary):
     """Everything in the table but the random references, entry by entry."""
     heads, _, p = bases.shape
-    columns = [(k, bases[k, :, i].tolist()) for k in range(heads) for i in range(p)]
-    across, within = [], []
-    for a, (k, u) in enumerate(columns):
-        for m, v in columns[a + 1 :]:
-            (within if k == m else across).append(abs(naive_cosine(u, v)))
+    size = np.abs(naive_cosines(np.concatenate([basis.T for basis in bases.numpy()])))
+    pairs = list(itertools.combinations(range(heads * p), 2))
+    across, within = ([size[i, j] for i, j in pairs if (i // p == j // p) is same] for same in (False, True))
     cosines = [
         np.cos(scipy.linalg.subspace_angles(bases[k].numpy(), bases[m].numpy()))
         for k in range(heads)
         for m in range(k + 1, heads)
     ]
-    atoms = dictionary.T.tolist()
-    others = [abs(naive_cosine(atoms[i], atoms[j])) for i in range(len(atoms)) for j in range(i)]
-    gap = np.linalg.norm(dictionary.T.numpy() @ dictionary.numpy() - np.eye(len(atoms)))
+    atoms = dictionary.T.numpy()
+    others = np.abs(naive_cosines(atoms))[np.tril_indices(len(atoms), -1)]
+    gap = np.linalg.norm(atoms @ atoms.T - np.eye(len(atoms)))
     return {
         "across_mean": np.mean(across), "across_max": max(across),
         "within_mean": np.mean(within), "within_max": max(within),

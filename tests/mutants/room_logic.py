@@ -24,9 +24,7 @@ MUTANTS = [
         "inspection/measure/tracing.py",
         TRACING,
         {
-            "attention.attend(row, key, value, self.mask, True, token)": (
-                "attention.attend(row, key, value, self.mask, True, 0)"
-            ),
+            "key, value, self.mask, True, token)": "key, value, self.mask, True, 0)",
             "centered = patches - mean": "centered = patches - patches.mean(1, keepdim=True)",
             "torch.randperm(n, generator=generator)[:size]": "torch.randperm(n)[:size]",
         },
@@ -59,7 +57,7 @@ MUTANTS = [
         "tests/inspection/test_interventions.py",
         {
             "logits[:, position] if logits.ndim == 3": "logits[:, -1] if logits.ndim == 3",
-            "own |= {layer, layer.sparsifier}": "own |= {layer}",
+            "intervention.first_layer(len(_layers(model))) - 1": "intervention.first_layer(len(_layers(model)))",
         },
     ),
     *mutants(
@@ -79,7 +77,7 @@ MUTANTS = [
     *mutants(
         "inspection/segment/cuts.py",
         "tests/inspection/test_cuts.py tests/inspection/test_segment.py",
-        {"        weights[:, new.ravel()] = WEAK\n": ""},
+        {"            weights[:, new.ravel()] = WEAK\n": ""},
     ),
     *mutants(
         "inspection/segment/pictures.py",

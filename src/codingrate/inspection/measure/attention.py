@@ -106,9 +106,8 @@ def attention_entropy(maps: Tensor) -> Tensor:
     It is 1 for uniform attention and 0 for a single patch, and 1 if there is only N = 1 patch.
     """
     flat = maps.flatten(-2)
-    if flat.shape[-1] == 1:
-        return torch.ones_like(flat[..., 0])
-    return torch.special.entr(flat).sum(-1) / math.log(flat.shape[-1])
+    patches = flat.shape[-1]
+    return torch.special.entr(flat).sum(-1) / math.log(patches) if patches > 1 else torch.ones_like(flat[..., 0])
 
 
 @dataclass(frozen=True, eq=False)

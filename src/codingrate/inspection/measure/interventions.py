@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import pandas as pd
@@ -52,22 +53,21 @@ class Intervention:
         known = [field.name for field in dataclasses.fields(cls)]
         if not isinstance(values, Mapping):
             raise CrateError(f"an intervention is a mapping with the keys {', '.join(known)}; not {shown(values)}")
-        for name in values:
-            if name not in known:
-                raise unknown_name("key of an intervention", name, known)
+        if unknown := [name for name in values if name not in known]:
+            raise unknown_name("key of an intervention", unknown[0], known)
         return cls(**values)
 
     def first_layer(self, depth: int) -> int:
         """Return the first layer of a model of some depth that gives other tokens than before, or is not computed."""
-        scaled = self.sparsity != 1 or self.step_size != 1
         layers = [layer for layer, _ in (*self.heads, *self.atoms)]
-        return min([*layers, *([1] if scaled else []), (self.layers or depth) + 1])
+        scaled = [1] if self.sparsity != 1 or self.step_size != 1 else []
+        return min([*layers, *scaled, (self.layers or depth) + 1])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the changes as plain values, without those that change nothing."""
-        default = Intervention()
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return json.loads(json.dumps({n: value for n, value in values.items() if value != getattr(default, n)}))
+        changes = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        default = dataclasses.asdict(Intervention())
+        return json.loads(json.dumps({name: value for name, value in changes.items() if value != default[name]}))
 
 
 def _pairs(name: str, values: Any) -> tuple[Pair, ...]:
@@ -84,13 +84,9 @@ def _pairs(name: str, values: Any) -> tuple[Pair, ...]:
 def intervene(model: CratePreTrainedModel, intervention: Intervention) -> CratePreTrainedModel:
     """Return a model that shares all weights with `model` and has the changes; `model` itself stays as it is.
 
-    Building it takes no more than a copy of the module tree, so that it can be done for every question.
+    Building it takes no more than a copy of a part of the module tree, so that it can be done for every question.
     """
-    return _intervened(_shared_copy(model), intervention)
-
-
-def _intervened(changed: CratePreTrainedModel, intervention: Intervention) -> CratePreTrainedModel:
-    """Change a copied model, and return it."""
+    changed = _shared_copy(model)
     layers = _layers(changed)
     _check(intervention, changed, layers)
     for number, layer in enumerate(layers, 1):
@@ -99,7 +95,7 @@ def _intervened(changed: CratePreTrainedModel, intervention: Intervention) -> Cr
             layer.attention.head_mask = head_mask(layer, off)
         removed = [atom for at, atom in intervention.atoms if at == number]
         if removed:
-            layer.sparsifier.register_forward_hook(_Remove(removed))
+            layer.sparsifier.register_forward_hook(partial(_remove, removed))
         if intervention.sparsity != 1 or intervention.step_size != 1:
             sparsifier: Any = layer.sparsifier
             sparsity = sparsifier.spec.sparsity * intervention.sparsity
@@ -107,36 +103,24 @@ def _intervened(changed: CratePreTrainedModel, intervention: Intervention) -> Cr
             sparsifier.spec = dataclasses.replace(sparsifier.spec, sparsity=sparsity, step_size=step_size)
             if isinstance(sparsifier, ISTA):
                 sparsifier.scale_step(intervention.step_size)
-    config, body = changed.config, _body(changed)
-    config.sparsity, config.step_size = (
-        config.sparsity * intervention.sparsity,
-        config.step_size * intervention.step_size,
-    )
+    changed.config.sparsity *= intervention.sparsity
+    changed.config.step_size *= intervention.step_size
     if intervention.layers is not None:
-        body.layers = nn.ModuleList(layers[: intervention.layers])
-        config.num_hidden_layers = intervention.layers
+        _set_layers(changed, layers[: intervention.layers])
     return changed
 
 
 def head_mask(layer: EncoderLayer, off: Iterable[int]) -> Tensor:
     """Return factors (K, 1, 1) that switch heads off, numbered from 1."""
     attention: Any = layer.attention
-    weight = layer.attention_norm.weight
-    mask = torch.ones(attention.spec.heads, 1, 1, dtype=weight.dtype, device=weight.device)
+    mask = layer.attention_norm.weight.new_ones(attention.spec.heads, 1, 1)
     mask[[head - 1 for head in off]] = 0
     return mask
 
 
-class _Remove:
-    """Sets entries of the code to zero, numbered from 1."""
-
-    def __init__(self, atoms: list[int]) -> None:
-        self.indices = [atom - 1 for atom in atoms]
-
-    def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        output = output.clone()
-        output[..., self.indices] = 0
-        return output
+def _remove(atoms: list[int], module: nn.Module, inputs: Any, code: Tensor) -> Tensor:
+    """Set entries of a code to zero, numbered from 1; with `atoms` bound it is a forward hook."""
+    return code.index_fill(-1, torch.tensor(atoms, device=code.device) - 1, 0.0)
 
 
 def _body(model: CratePreTrainedModel) -> Any:
@@ -151,24 +135,16 @@ def _layers(model: CratePreTrainedModel) -> list[EncoderLayer]:
     return list(layers)
 
 
-def _shared_copy(model: CratePreTrainedModel, only: Collection[nn.Module] | None = None) -> CratePreTrainedModel:
-    """Copy the module tree of a model and its config, not its parameters and buffers; `only` some modules, or all."""
-    config, copies = copy.copy(model.config), dict[nn.Module, Any]()
+def _set_layers(model: CratePreTrainedModel, layers: Iterable[EncoderLayer]) -> None:
+    """Give a copied model other layers."""
+    _body(model).layers = nn.ModuleList(layers)
+    model.config.num_hidden_layers = len(_body(model).layers)
 
-    def copied(module: nn.Module) -> Any:
-        if only is not None and module not in only:
-            return module
-        if module not in copies:
-            new: Any = object.__new__(type(module))
-            for name, value in vars(module).items():  # children, parameters, buffers and hooks are dictionaries
-                new.__dict__[name] = value.copy() if isinstance(value, dict) else value
-            new._modules = {name: child and copied(child) for name, child in module._modules.items()}
-            if getattr(module, "config", None) is model.config:
-                new.config = config
-            copies[module] = new
-        return copies[module]
 
-    return cast(CratePreTrainedModel, copied(model))
+def _shared_copy(model: CratePreTrainedModel) -> CratePreTrainedModel:
+    """Copy a model and its config, but neither parameters and buffers nor linear maps and norms."""
+    maps = (module for module in model.modules() if isinstance(module, (nn.Linear, nn.LayerNorm)))
+    return copy.deepcopy(model, {id(part): part for part in (*maps, *model.parameters(), *model.buffers())})
 
 
 def _check(intervention: Intervention, model: CratePreTrainedModel, layers: list[EncoderLayer]) -> None:
@@ -192,23 +168,10 @@ def _check(intervention: Intervention, model: CratePreTrainedModel, layers: list
         )
 
 
-class _Tokens(nn.Module):
-    """An embedding that returns given tokens, whatever it reads."""
-
-    def __init__(self, tokens: Tensor) -> None:
-        super().__init__()
-        self.tokens = tokens
-
-    def forward(self, *_: Any) -> Tensor:
-        return self.tokens
-
-
-def _continue_from(model: CratePreTrainedModel, first: int, tokens: Tensor) -> list[EncoderLayer]:
-    """Let a copied model start at the layer with index `first`, from its input `tokens`; return what is left of it."""
-    body = _body(model)
-    body.embedding, body.layers = _Tokens(tokens), nn.ModuleList(_layers(model)[first:])
-    model.config.num_hidden_layers = len(body.layers)
-    return _layers(model)
+def _continue_from(model: CratePreTrainedModel, layers: Iterable[EncoderLayer], tokens: Tensor) -> None:
+    """Let a copied model start with the first of `layers`, from its input `tokens`, whatever the model reads."""
+    _body(model).embedding.forward = lambda *_, **__: tokens
+    _set_layers(model, layers)
 
 
 def retrace(
@@ -222,17 +185,9 @@ def retrace(
     Layers before the first changed one give the tokens that they gave, so only the others are computed; with momentum,
     where a layer reads more than the tokens before it, all are.
     """
-    layers, body = _layers(model), _body(model)
-    first = 0 if model.config.momentum else intervention.first_layer(len(layers)) - 1
-    scaled = intervention.sparsity != 1 or intervention.step_size != 1
-    own: set[nn.Module] = {model, body, body.layers}  # modules that the intervention writes to
-    for number, layer in enumerate(layers, 1):
-        if any(at == number for at, _ in intervention.heads):
-            own |= {layer, layer.attention}
-        if scaled or any(at == number for at, _ in intervention.atoms):
-            own |= {layer, layer.sparsifier}
-    changed = _intervened(_shared_copy(model, own), intervention)
-    _continue_from(changed, first, passed.tokens[first])
+    changed = intervene(model, intervention)
+    first = 0 if model.config.momentum else intervention.first_layer(len(_layers(model))) - 1
+    _continue_from(changed, _layers(changed)[first:], passed.tokens[first])
     rest = trace(changed, inputs)
     joined: Any = {
         name: (*getattr(passed, name)[:first], *getattr(rest, name))
@@ -257,9 +212,10 @@ def rank_heads(
     table has a row for each head, the most important first: `layer` and `head` (from 1), `before`, `after` and
     `drop` (before − after).
     """
-    depth, count = len(_layers(model)), model.config.num_attention_heads
     if any(len(value) != 1 for value in inputs.values()):
         raise CrateError("rank_heads reads one sample; pass inputs with a batch of one")
+    changed, count = _shared_copy(model), model.config.num_attention_heads
+    layers = _layers(changed)
     repeated = {name: value.expand(count, *value.shape[1:]) for name, value in inputs.items()}
     off: list[Tensor] = []
 
@@ -268,25 +224,22 @@ def rank_heads(
         logits = cast(Tensor, logits)
         return (logits[:, position] if logits.ndim == 3 else logits).double().softmax(-1)
 
-    original = _shared_copy(model)
-    with eval_mode(original), torch.inference_mode():
-        passed = trace(original, inputs)
+    with eval_mode(changed), torch.inference_mode():
+        passed = trace(changed, inputs)
         before = probabilities(passed.logits)[0]
         answer = int(before.argmax()) if target is None else target
-        for number in range(depth):
-            changed, first = _shared_copy(original), 0 if model.config.momentum else number
+        for number, layer in enumerate(layers):
+            first = 0 if model.config.momentum else number
             tokens = passed.tokens[first]
-            layer = _continue_from(changed, first, tokens.expand(count, *tokens.shape[1:]))[number - first]
-            layer.attention.head_mask = 1 - torch.eye(count, dtype=tokens.dtype, device=tokens.device)[..., None, None]
+            _continue_from(changed, layers[first:], tokens.expand(count, *tokens.shape[1:]))
+            attention: Any = layer.attention
+            attention.head_mask = 1 - torch.eye(count, dtype=tokens.dtype, device=tokens.device)[..., None, None]
             off.append(probabilities(changed(**repeated).logits)[:, answer])
+            attention.head_mask = None
             if progress is not None:
-                progress(number + 1, depth)
-    after = torch.stack(off)  # (layers, K)
-    rows = [
-        {"layer": layer, "head": head, "before": float(before[answer]), "after": value}
-        for layer, values in enumerate(after.tolist(), 1)
-        for head, value in enumerate(values, 1)
-    ]
-    table = pd.DataFrame(rows)
+                progress(number + 1, len(layers))
+    after = torch.stack(off).flatten()  # of the heads of the first layer, then of the second, …
+    heads = pd.MultiIndex.from_product([range(1, len(layers) + 1), range(1, count + 1)], names=["layer", "head"])
+    table = heads.to_frame(index=False).assign(before=float(before[answer]), after=after.tolist())
     table["drop"] = table["before"] - table["after"]
     return table.sort_values("drop", ascending=False, kind="stable", ignore_index=True)

@@ -54,37 +54,37 @@ class Prediction:
     """Whether the change into the last layer counts neither way: the head reads this layer, and in the paper the share
     of non-zero entries rises there (4.2)."""
 
-    def judge_depth(self, values: Sequence[float], errors: Sequence[float] | None = None) -> Verdict | None:
+    def judge_depth(self, values: Sequence[float], errors: ArrayLike = 0.0) -> Verdict | None:
         """Judge values of the layers in their order, with their standard errors."""
         depth = len(values) - int(self.except_last and len(values) > 2)
-        values = list(values)[:depth]
-        errors = [0.0] * depth if errors is None else list(errors)[:depth]
         if depth < 2:
             return None
-        whole = _signs([values[-1] - values[0]], [math.hypot(errors[0], errors[-1])])
+        values, errors = values[:depth], np.broadcast_to(errors, len(values))[:depth]
+        whole = _signs([values[-1] - values[0]], math.hypot(errors[0], errors[-1]))
         return self._judge(step_signs(values, errors), whole)
 
-    def judge_difference(self, differences: Sequence[float], errors: Sequence[float] | None = None) -> Verdict | None:
+    def judge_difference(self, differences: Sequence[float], errors: ArrayLike = 0.0) -> Verdict | None:
         """Judge differences to a reference, one for each layer, with their standard errors; below is `falls`."""
-        errors = [0.0] * len(differences) if errors is None else list(errors)
         return self._judge(_signs(differences, errors), _sign_of_mean(differences, errors))
 
     def _judge(self, signs: Sequence[int | None], whole: Sequence[int | None]) -> Verdict | None:
-        wanted = 1 if self.direction == "rises" else -1
-        counted = [sign == wanted for sign in signs if sign is not None]
+        counted = [sign == self.sign for sign in signs if sign is not None]
         most = 2 * sum(counted) > len(counted) if counted else None
-        return Verdict.of([most, *(None if sign is None else sign == wanted for sign in whole)])
+        return Verdict.of([most, *(None if sign is None else sign == self.sign for sign in whole)])
 
-    def judge_control(self, differences: Sequence[float], errors: Sequence[float] | None = None) -> Verdict | None:
+    def judge_control(self, differences: Sequence[float], errors: ArrayLike = 0.0) -> Verdict | None:
         """Judge differences to a control, one for each layer: it is beaten only by more than the standard error.
 
         Here a difference within its error counts against the prediction, for single layers and for the mean.
         """
-        errors = [0.0] * len(differences) if errors is None else list(errors)
-        wanted = 1 if self.direction == "rises" else -1
-        beaten = [sign == wanted for sign in _signs(differences, errors)]
-        whole = _sign_of_mean(differences, errors) == [wanted]
+        beaten = [sign == self.sign for sign in _signs(differences, errors)]
+        whole = _sign_of_mean(differences, errors) == [self.sign]
         return Verdict.of([2 * sum(beaten) > len(beaten), whole])
+
+    @property
+    def sign(self) -> int:
+        """The sign of the predicted change."""
+        return 1 if self.direction == "rises" else -1
 
     @property
     def text(self) -> str:
@@ -123,11 +123,11 @@ def judge_trend(
 
     `error` is the error of every value, where the table has none.
     """
-    values, own = table[column].tolist(), _errors(table, column, error)
-    lead = None if prediction is None else prediction.direction
-    verdict = None if prediction is None else prediction.judge_depth(values, own)
-    expected = "" if prediction is None else prediction.text
-    return Finding(quantity, describe_trend(quantity, values, own, lead), verdict, model, expected)
+    values, errors = table[column].tolist(), standard_errors(table, column) if error is None else error
+    if prediction is None:
+        return Finding(quantity, describe_trend(quantity, values, errors), model=model)
+    text = describe_trend(quantity, values, errors, prediction.direction)
+    return Finding(quantity, text, prediction.judge_depth(values, errors), model, prediction.text)
 
 
 def judge_reference(
@@ -143,35 +143,25 @@ def judge_reference(
 
     `FALLS` predicts that it lies below.
     """
-    values, own = table[column], _errors(table, column, error)
-    lower = int((values < table[reference]).sum())
-    layers = "every layer" if lower == len(values) else f"{lower} of {len(values)} layers" if lower else "no layer"
-    verdict, expected = None, ""
-    if prediction is not None:
-        verdict = prediction.judge_difference((values - table[reference]).tolist(), own)
-        expected = f"is {'lower' if prediction.direction == 'falls' else 'higher'} than the reference"
-    text = f"{quantity} is {values.mean():.3g} on average, where {where}, and lower than that in {layers}"
-    return Finding(quantity, text, verdict, expected=expected)
+    differences = table[column] - table[reference]
+    lower = int((differences < 0).sum())
+    layers = "every layer" if lower == len(table) else f"{lower} of {len(table)} layers" if lower else "no layer"
+    text = f"{quantity} is {table[column].mean():.3g} on average, where {where}, and lower than that in {layers}"
+    if prediction is None:
+        return Finding(quantity, text)
+    errors = standard_errors(table, column) if error is None else error
+    expected = f"is {'lower' if prediction.direction == 'falls' else 'higher'} than the reference"
+    return Finding(quantity, text, prediction.judge_difference(differences.tolist(), errors), expected=expected)
 
 
-def _errors(table: pd.DataFrame, column: str, error: float | None) -> list[float] | None:
-    errors = standard_errors(table, column) if error is None else np.full(len(table), error)
-    return None if errors is None else list(map(float, errors))
-
-
-def standard_errors(table: pd.DataFrame, column: str) -> NDArray[np.float64] | None:
-    """Return the standard error of each mean of a column, `…_std`/√`samples`, or None if it has no deviations."""
-    if f"{column}_std" not in table:
-        return None
+def standard_errors(table: pd.DataFrame, column: str) -> NDArray[np.float64]:
+    """Return the standard error of each mean of a column, `…_std`/√`samples`; zeros if it has no deviations."""
     samples: ArrayLike = table.get("samples", 1)
-    return np.asarray(table[f"{column}_std"] / np.sqrt(samples), dtype=np.float64)
+    return np.asarray(table.get(f"{column}_std", 0 * table["layer"]) / np.sqrt(samples), dtype=np.float64)
 
 
 def describe_trend(
-    name: str,
-    values: Iterable[float],
-    errors: Sequence[float] | None = None,
-    lead: Literal["falls", "rises"] | None = None,
+    name: str, values: Iterable[float], errors: ArrayLike = 0.0, lead: Literal["falls", "rises"] | None = None
 ) -> str:
     """Describe how a measure changes from layer to layer: "R^c falls in every layer (9.1 in the first …)".
 
@@ -182,44 +172,42 @@ def describe_trend(
     if len(set(values)) == 1:
         return f"{name} is {values[0]:.3g} in {'every' if len(values) > 1 else 'the only'} layer"
     range_ = f"{values[0]:.3g} in the first layer, {values[-1]:.3g} in the last"
-    signs = step_signs(values, [0.0] * len(values) if errors is None else errors)
-    steps, verbs = len(signs), {"falls": -1, "rises": 1}
-    lead = lead or ("falls" if signs.count(-1) >= signs.count(1) else "rises")
-    other: Literal["falls", "rises"] = "rises" if lead == "falls" else "falls"
-    for verb in (lead, other):
-        if signs.count(verbs[verb]) == steps:
+    signs = step_signs(values, errors)
+    steps, falls, rises = len(signs), ("falls", -1), ("rises", 1)
+    first, second = (falls, rises) if signs.count(-1) >= signs.count(1) else (rises, falls)
+    if lead not in (None, first[0]):
+        first, second = second, first
+    for (verb, sign), (other, _) in ((first, second), (second, first)):
+        if signs.count(sign) == steps:
             return f"{name} {verb} in every layer ({range_})"
-        if steps > 1 and signs == [verbs[verb]] * (steps - 1) + [-verbs[verb]]:
-            return f"{name} {verb} in every layer but the last, where it {lead if verb == other else other} ({range_})"
-    parts = [f"{lead} in {signs.count(verbs[lead])} of {steps} steps"]
-    if signs.count(verbs[other]):
-        parts.append(f"{other} in {signs.count(verbs[other])}")
-    if signs.count(0):
-        parts.append(f"stays the same in {signs.count(0)}")
-    if signs.count(None):
-        parts.append(f"changes by less than its error in {signs.count(None)}")
-    text = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+        if steps > 1 and signs == [sign] * (steps - 1) + [-sign]:
+            return f"{name} {verb} in every layer but the last, where it {other} ({range_})"
+    counts = [(second[0], second[1]), ("stays the same", 0), ("changes by less than its error", None)]
+    parts = [f"{first[0]} in {signs.count(first[1])} of {steps} steps"]
+    parts += [f"{words} in {signs.count(sign)}" for words, sign in counts if signs.count(sign)]
+    text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     return f"{name} {text} ({range_})"
 
 
-def step_signs(values: Sequence[float], errors: Sequence[float]) -> list[int | None]:
+def step_signs(values: Sequence[float], errors: ArrayLike) -> list[int | None]:
     """Return the sign of the change from each layer to the next, None if it lies within its standard error.
 
     The error of a change is √(a² + b²) for errors a and b of its two values. Both are measured on the same samples, so
     this is an upper bound where their values rise and fall together.
     """
-    return _signs(np.diff(values).tolist(), np.hypot(errors[:-1], errors[1:]).tolist())
+    errors = np.broadcast_to(errors, len(values))
+    return _signs(np.diff(values).tolist(), np.hypot(errors[:-1], errors[1:]))
 
 
-def _sign_of_mean(differences: Sequence[float], errors: Sequence[float]) -> list[int | None]:
+def _sign_of_mean(differences: Sequence[float], errors: ArrayLike) -> list[int | None]:
     """Return the sign of the mean of independent differences, as `_signs` does."""
-    error = float(np.linalg.norm(errors)) / max(len(errors), 1)
-    return _signs([float(np.mean(differences))], [error])
+    errors = np.broadcast_to(errors, len(differences))
+    return _signs([float(np.mean(differences))], float(np.linalg.norm(errors)) / max(len(errors), 1))
 
 
-def _signs(changes: Sequence[float], errors: Sequence[float]) -> list[int | None]:
+def _signs(changes: Sequence[float], errors: ArrayLike) -> list[int | None]:
     """Return 1, −1, 0 for no change at all, or None for a change within its error; NaN counts neither way."""
-    pairs = zip(changes, errors, strict=True)
+    pairs = zip(changes, np.broadcast_to(errors, len(changes)).tolist(), strict=True)
     return [
         None if math.isnan(change) or 0 < error >= abs(change) else (change > 0) - (change < 0)
         for change, error in pairs
@@ -256,9 +244,9 @@ def judge_training(before: pd.DataFrame, after: pd.DataFrame, *, white_box: bool
 def _relative_change(table: pd.DataFrame, column: str, prediction: Prediction) -> tuple[float, float]:
     """Return the change from the first to the last layer that counts, relative to the first, and its error."""
     end = len(table) - 1 - int(prediction.except_last and len(table) > 2)
-    errors = standard_errors(table, column)
-    ends = [(float(table[column].iloc[i]), 0.0 if errors is None else float(errors[i])) for i in (0, end)]
-    (first, first_error), (last, last_error) = ends
+    errors, values = standard_errors(table, column), table[column].tolist()
+    first, last = values[0], values[end]
     if first == 0:
         return math.nan, 0.0
+    first_error, last_error = float(errors[0]), float(errors[end])
     return last / first - 1, math.hypot(last_error, last / first * first_error) / abs(first)

@@ -90,12 +90,12 @@ def layerwise(
         row: dict[str, float] = {"layer": layer + 1, "eps": one}
         for name in values[0][index]:
             samples = torch.cat([batch[index][name] for batch in values]).double()
-            row[name] = float(samples.mean())
-            row[f"{name}_std"] = float(samples.std(correction=0))
+            row |= {name: float(samples.mean()), f"{name}_std": float(samples.std(correction=0))}
         rows.append({**row, "samples": len(samples)})
     return pd.DataFrame(rows)
 
 
+@torch.no_grad()
 def layer_measures(
     passed: ForwardTrace,
     layer: int,
@@ -182,12 +182,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def _checked_line(line: dict[str, Any]) -> dict[str, Any]:
     """Return a line of metrics; raise an error if it has not the keys and types that a run writes."""
     layers = line["layers"] if line["kind"] in LAYERWISE.values() else []
-    if type(line["step"]) is not int or (line["kind"] == "end" and line["train_runtime"] is None):
+    missing = [layer for layer in layers if not {"layer", "compression", "nonzero"} <= layer.keys()]
+    ends = line["kind"] == "end" and line["train_runtime"] is None
+    if type(line["step"]) is not int or ends or missing or not isinstance(line.get("version", ""), str):
         raise ValueError
-    if not isinstance(line.get("version", ""), str):
-        raise ValueError
-    for layer in layers:
-        _ = layer["layer"], layer["compression"], layer["nonzero"]
     for entry in (line, *layers):
         for key, value in entry.items():
             if key not in ("kind", "first_unreadable", "layers", "version"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -65,10 +65,8 @@ def codes(passed: ForwardTrace, layer: int, tokens: slice = slice(None)) -> Tens
     module = cast(EncoderLayer, passed.layers[layer])  # text models have no decoder layers
     half = passed.compressed[layer][:, tokens]
     x = module.sparsifier_norm(half) if module.norm_first else half
-    if isinstance(module.sparsifier, OvercompleteDictionary):
-        return module.sparsifier.codes(x)
-    code: Tensor = module.sparsifier(x)
-    return code
+    sparsifier: Any = module.sparsifier
+    return cast(Tensor, sparsifier.codes(x) if isinstance(sparsifier, OvercompleteDictionary) else sparsifier(x))
 
 
 def units(

@@ -92,11 +92,6 @@ class LayerStep:
         """R (batch, K) of the codes of unit tokens at the start of the skip, and its gradient (batch, K, n, p)."""
         return projected_rate_and_gradient(self.start_codes / self.lengths.unsqueeze(-3), self.eps)
 
-    @property
-    def before_normalized(self) -> Tensor:
-        """R^c (batch,) of unit tokens on orthonormal bases at the start of the skip."""
-        return self.start_rates[0].sum(-1)
-
     @cached_property
     def after_normalized(self) -> Tensor:
         """R^c (batch,) of unit tokens on orthonormal bases after attention."""
@@ -133,7 +128,7 @@ class LayerStep:
         """The part of −∇R^c that turns the tokens, (batch, n, d): the steepest descent over their directions."""
         return objective.tangential(self.descent_velocity, self.start)
 
-    @cached_property
+    @property
     def descent(self) -> Tensor:
         """An update (batch, n, d) along the steepest descent, for tokens of their own length."""
         return self.tangential_velocity * self.lengths
@@ -174,14 +169,13 @@ class LayerStep:
         return objective.rate_and_rank(self.sparse, self.eps, self.sparse_gram)
 
     @cached_property
-    def shares_below(self) -> Tensor:
-        """Share of small entries of Z^{ℓ+1} by threshold, (batch, thresholds)."""
-        return objective.fraction_below(self.sparse, THRESHOLDS)
+    def shares_below(self) -> dict[float, Tensor]:
+        """Share of small entries of Z^{ℓ+1} by threshold, each (batch,)."""
+        return dict(zip(THRESHOLDS, objective.fraction_below(self.sparse, THRESHOLDS).unbind(-1), strict=True))
 
     def measures(self) -> dict[str, Callable[[], Tensor]]:
         """Return the measures of the layer by name, each a function that returns (batch,)."""
-        weight = getattr(self.layer.sparsifier, "spec", None)
-        weight = 0.0 if weight is None else float(getattr(weight, "sparsity", 0.0))
+        weight = float(getattr(getattr(self.layer.sparsifier, "spec", None), "sparsity", 0.0))
         measures: dict[str, Callable[[], Tensor]] = {
             "compression": lambda: self.printed(self.after_codes),
             "before": lambda: self.printed(self.start_codes),
@@ -189,10 +183,10 @@ class LayerStep:
             "reduction": lambda: self.reduction,
             "objective": lambda: self.reduction - weight * objective.l1_norm(self.sparse),
             "compression_normalized": lambda: self.after_normalized,
-            "before_normalized": lambda: self.before_normalized,
+            "before_normalized": lambda: self.start_rates[0].sum(-1),
             "rate_normalized": lambda: self.rate_normalized,
             "reduction_normalized": lambda: self.rate_normalized - self.normalized(self.sparse_codes, self.sparse),
-            "change": lambda: self.after_normalized - self.before_normalized,
+            "change": lambda: self.after_normalized - self.start_rates[0].sum(-1),
             "token_norm": lambda: norms(self.after)[..., 0].mean(-1),
             "alignment": lambda: self.alignment(self.update),
             "alignment_whole": lambda: self.alignment(self.update, whole=True),
@@ -200,7 +194,7 @@ class LayerStep:
             "blocks": self._blocks,
             "nonzero": lambda: objective.l0_fraction(self.sparse),
             "hoyer": lambda: objective.hoyer_sparsity(self.sparse).mean(-1),
-            **{f"below_{tau:g}": partial(lambda i: self.shares_below[:, i], i) for i, tau in enumerate(THRESHOLDS)},
+            **{f"below_{tau:g}": partial(lambda tau: self.shares_below[tau], tau) for tau in THRESHOLDS},
         }
         if isinstance(self.layer.sparsifier, ISTA):
             measures["lasso"] = lambda: self.lasso(self.sparse)
@@ -223,9 +217,7 @@ class LayerStep:
     @cached_property
     def lasso_input(self) -> Tensor:
         """X, the input of ISTA (batch, n, d)."""
-        with torch.no_grad():
-            x: Tensor = self.layer.sparsifier_norm(self.after)
-        return x
+        return cast(Tensor, self.layer.sparsifier_norm(self.after))
 
     @cached_property
     def lasso_start(self) -> Tensor:
@@ -235,41 +227,40 @@ class LayerStep:
     @cached_property
     def lasso_residual(self) -> Tensor:
         """X − X₊Dᵀ, (batch, n, d)."""
-        with torch.no_grad():
-            return self.ista.reconstruction_error(self.lasso_input, self.lasso_start)
+        return self.ista.reconstruction_error(self.lasso_input, self.lasso_start)
 
     @cached_property
     def lasso_first(self) -> Tensor:
         """f(X₊), (batch,)."""
-        with torch.no_grad():
-            return self.ista.lasso(self.lasso_input, self.lasso_start, self.lasso_residual).sum((-2, -1))
+        return self.ista.lasso(self.lasso_input, self.lasso_start, self.lasso_residual).sum((-2, -1))
 
+    @torch.no_grad()
     def lasso(self, codes: Tensor) -> Tensor:
         """Compute f(codes)/f(X₊) (batch,): below 1 if the step lowers its objective."""
-        with torch.no_grad():
-            return self.ista.lasso(self.lasso_input, codes).sum((-2, -1)) / self.lasso_first
+        return self.ista.lasso(self.lasso_input, codes).sum((-2, -1)) / self.lasso_first
 
+    @torch.no_grad()
     def _lasso_alignment(self) -> Tensor:
         """Compute the cosine (batch,) of ISTA's step from X₊ with −∇f(X₊)."""
         z = self.lasso_start
-        descent = self.lasso_residual @ self.ista.atoms().detach() - self.ista.spec.sparsity * z.sign()
+        descent = self.lasso_residual @ self.ista.atoms() - self.ista.spec.sparsity * z.sign()
         return cosine(self.sparse - z, descent)
 
+    @torch.no_grad()
     def controls(self) -> dict[str, Tensor]:
         """Return what each control gives in the place of the layer's own step, by column, each (batch,)."""
         columns = {}
         for name, control in CONTROLS.items():
             update = control(self)
             if update is not None:
-                rolled = permuted(self.after_codes - self.start_codes) if control is permuted_updates else None
+                rolled = permuted(self.after_codes - self.start_codes) if name == "permuted" else None
                 columns[f"compression_{name}"] = after = self.after_update(update, rolled)
                 columns[f"gap_{name}"] = self.after_normalized - after
                 columns[f"alignment_{name}"] = self.alignment(update)
         columns["compression_steepest"] = self.after_update(self.descent)
         other = random_subspaces(self)
-        for name, z in (("compression", self.after), ("reduction", self.sparse)):
-            rate = self.normalized(objective.project(z, other), z)
-            columns[f"{name}_subspaces"] = self.rate_normalized - rate if name == "reduction" else rate
+        after, sparse = (self.normalized(objective.project(z, other), z) for z in (self.after, self.sparse))
+        columns |= {"compression_subspaces": after, "reduction_subspaces": self.rate_normalized - sparse}
         if isinstance(self.layer.sparsifier, ISTA):
             own, columns["lasso_alignment"] = self.lasso(self.sparse), self._lasso_alignment()
             for name, code in LASSO_CONTROLS.items():
@@ -278,6 +269,7 @@ class LayerStep:
         return columns
 
 
+@torch.no_grad()
 def uniform_attention(step: LayerStep) -> Tensor | None:
     """Return the layer's update if tokens attended to all tokens alike; None if it has no attention weights."""
     attention = step.layer.attention
@@ -285,15 +277,14 @@ def uniform_attention(step: LayerStep) -> Tensor | None:
         return None
     # The mean of the codes is the code of the mean, unless a wrapper of the projection rounds its input.
     affine = type(attention.project) is nn.Linear and not attention.spec.causal
-    with torch.no_grad():
-        inputs = step.inputs.mean(-2, keepdim=True) if affine else step.inputs
-        _, _, value = attention.project_heads(inputs)
-        if attention.spec.causal:
-            count = torch.arange(1, value.shape[-2] + 1, device=value.device, dtype=value.dtype)[:, None]
-            mean = value.cumsum(-2) / count
-        else:
-            mean = value.mean(-2, keepdim=True)  # one update for all tokens
-        return attention.combine_heads(attention.join(mean), step.inputs[:, : mean.shape[-2]], None, 0)
+    inputs = step.inputs.mean(-2, keepdim=True) if affine else step.inputs
+    _, _, value = attention.project_heads(inputs)
+    if attention.spec.causal:
+        count = torch.arange(1, value.shape[-2] + 1, device=value.device, dtype=value.dtype)[:, None]
+        mean = value.cumsum(-2) / count
+    else:
+        mean = value.mean(-2, keepdim=True)  # one update for all tokens
+    return attention.combine_heads(attention.join(mean), step.inputs[:, : mean.shape[-2]], None, 0)
 
 
 def random_vector(step: LayerStep) -> Tensor:
@@ -302,24 +293,17 @@ def random_vector(step: LayerStep) -> Tensor:
     return vector.to(step.start).expand(len(step.start), 1, -1)  # the same in every batch and process
 
 
-def permuted_updates(step: LayerStep) -> Tensor:
-    """Return the layer's own updates, each given to another token."""
-    return permuted(step.update)
-
-
 def permuted(z: Tensor) -> Tensor:
     """Move every row of the tokens (..., n, d) to another place."""
     return z.roll(max(1, z.shape[-2] // 2), dims=-2)
 
 
-def mean_token(step: LayerStep) -> Tensor:
-    """Return the mean of the tokens, for all tokens (batch, 1, d)."""
-    return step.start.mean(-2, keepdim=True)
-
-
 CONTROLS: dict[str, Callable[[LayerStep], Tensor | None]] = {
-    "uniform": uniform_attention, "random": random_vector, "permuted": permuted_updates, "mean": mean_token,
-}  # fmt: skip
+    "uniform": uniform_attention,
+    "random": random_vector,
+    "permuted": lambda step: permuted(step.update),  # the layer's own updates, each given to another token
+    "mean": lambda step: step.start.mean(-2, keepdim=True),  # the mean of the tokens, for all of them
+}
 """Updates that have nothing to do with the gradient of R^c, each scaled to the size of the layer's own."""
 
 
@@ -333,14 +317,12 @@ def _random_frames(heads: int, d: int, p: int, seed: int) -> Tensor:
     return objective.random_bases(heads, d, p, "incoherent", generator(seed))
 
 
+@torch.no_grad()
 def permuted_dictionary(step: LayerStep) -> Tensor:
     """Return the codes of ISTA with the atoms of D in another order, which belong to other entries of the code."""
-    sparsifier = step.ista
-    atoms = sparsifier.atoms().detach()
+    atoms = step.ista.atoms()
     order = torch.randperm(atoms.shape[1], generator=generator(step.seed)).to(atoms.device)
-    with torch.no_grad():
-        codes: Tensor = functional_call(sparsifier, {"dictionary": atoms[:, order]}, step.lasso_input)
-    return codes
+    return cast(Tensor, functional_call(step.ista, {"dictionary": atoms[:, order]}, step.lasso_input))
 
 
 def threshold_only(step: LayerStep) -> Tensor:

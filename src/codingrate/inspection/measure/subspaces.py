@@ -35,12 +35,11 @@ def gram(bases: Tensor) -> Tensor:
 
 def random_directions(bases: Tensor, count: int = DIRECTIONS, seed: int = SEED) -> Tensor:
     """Select `count` random columns of each U_k, (K, d, count), determined by the seed; all if p ≤ `count`."""
-    K, _, p = bases.shape
+    p = bases.shape[-1]
     if p <= count:
         return bases
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.stack([torch.randperm(p, generator=generator)[:count].sort().values for _ in range(K)])
-    return torch.stack([basis[:, columns] for basis, columns in zip(bases, chosen.to(bases.device), strict=True)])
+    return torch.stack([basis[:, torch.randperm(p, generator=generator)[:count].sort().values] for basis in bases])
 
 
 def principal_cosines(bases: Tensor) -> Tensor:
@@ -52,7 +51,9 @@ def principal_cosines(bases: Tensor) -> Tensor:
     """
     frames = _orthonormal_frames(bases.to(torch.promote_types(bases.dtype, torch.float32)))  # (K, d, m)
     joined = frames.transpose(0, 1).flatten(1)
-    return torch.linalg.svdvals(_off_diagonal_blocks(joined.mT @ joined, len(frames))).clamp(max=1)
+    blocks = (joined.mT @ joined).unflatten(1, (len(frames), -1)).unflatten(0, (len(frames), -1)).transpose(1, 2)
+    first, second = torch.triu_indices(len(frames), len(frames), 1)
+    return torch.linalg.svdvals(blocks[first, second]).clamp(max=1)
 
 
 def random_mean_cosine(d: int) -> float:
@@ -88,30 +89,29 @@ def subspace_coherence(model: CratePreTrainedModel) -> pd.DataFrame:
         if not all(bool(weight.isfinite().all()) for weight in (bases, dictionary) if weight is not None):
             raise CrateError(f"the weights of layer {number} hold NaN or infinity; the model has diverged")
         if bases is not None:
-            size, cosines, K = gram(bases).abs(), principal_cosines(bases), len(bases)
-            row |= _mean_and_max("across", _off_diagonal_blocks(size, K))
-            row |= _mean_and_max("within", _within_blocks(size, K))
+            cosines, (across, within) = principal_cosines(bases), _cosines_of_columns(bases)
+            row |= {**_mean_and_max("across", across), **_mean_and_max("within", within)}
             row["cosine_max"], row["cosine_mean"] = _mean_cosines(cosines)
-            row["random_cosine_max"], row["random_cosine_mean"] = _random_cosines(*bases.shape)
+            random = random_principal_cosines(*bases.shape)
+            row["random_cosine_max"], row["random_cosine_mean"] = _mean_cosines(random)
             row["angle_min"] = math.degrees(math.acos(cosines.max())) if cosines.numel() else math.nan
         if dictionary is not None:
-            row |= _mean_and_max("dictionary", _within_blocks(gram(dictionary[None]).abs(), 1))
+            row |= _mean_and_max("dictionary", _cosines_of_columns(dictionary[None])[1])
             row["dictionary_gap"] = float(orthogonality_gap(dictionary)) / math.sqrt(dictionary.shape[1])
         rows.append(row)
     return pd.DataFrame(rows, columns=["layer", *_COLUMNS])
 
 
 @cache  # every layer of a model has the same sizes
-def _random_cosines(K: int, d: int, p: int) -> tuple[float, float]:  # noqa: N803 - the paper's letter
+def random_principal_cosines(K: int, d: int, p: int) -> Tensor:  # noqa: N803 - the paper's letter
+    """Return the `principal_cosines` of K random subspaces, drawn with a fixed seed."""
     bases = objective.random_bases(K, d, min(p, d), "incoherent", torch.Generator().manual_seed(SEED))
-    return _mean_cosines(principal_cosines(bases))
+    return principal_cosines(bases)
 
 
-@cache
 def random_principal_error(K: int, d: int, p: int) -> float:  # noqa: N803 - the paper's letter
     """Return the standard error of the largest principal cosine of random subspaces, averaged over pairs of them."""
-    bases = objective.random_bases(K, d, min(p, d), "incoherent", torch.Generator().manual_seed(SEED))
-    largest = principal_cosines(bases)[:, 0].double()
+    largest = random_principal_cosines(K, d, p)[:, 0].double()
     return float(largest.std(correction=0)) / math.sqrt(len(largest))
 
 
@@ -120,22 +120,12 @@ def _mean_cosines(cosines: Tensor) -> tuple[float, float]:
     return float(cosines[:, 0].mean()), float(cosines.mean())
 
 
-def _blocks(square: Tensor, K: int) -> Tensor:  # noqa: N803 - the paper's letter
-    """Split a matrix (K·m, K·m) into its K × K blocks (K, K, m, m)."""
-    return square.unflatten(1, (K, -1)).unflatten(0, (K, -1)).transpose(1, 2)
-
-
-def _off_diagonal_blocks(square: Tensor, K: int) -> Tensor:  # noqa: N803 - the paper's letter
-    """Return the blocks (k, l), k < l, of a symmetric matrix, (K(K − 1)/2, m, m)."""
-    first, second = torch.triu_indices(K, K, 1)
-    return _blocks(square, K)[first, second]
-
-
-def _within_blocks(square: Tensor, K: int) -> Tensor:  # noqa: N803 - the paper's letter
-    """Return the entries above the diagonal of the blocks (k, k), (K, m(m − 1)/2)."""
-    diagonal = _blocks(square, K).diagonal(dim1=0, dim2=1)  # (m, m, K)
-    first, second = torch.triu_indices(len(diagonal), len(diagonal), 1)
-    return diagonal[first, second].mT
+def _cosines_of_columns(bases: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the |cosine| of any two columns of different heads, and of any two columns of one head."""
+    K, _, p = bases.shape
+    first, second = torch.triu_indices(K * p, K * p, 1, device=bases.device)
+    cosines, same = gram(bases).abs()[first, second], first // p == second // p
+    return cosines[~same], cosines[same]
 
 
 def _mean_and_max(name: str, values: Tensor) -> dict[str, float]:

@@ -51,32 +51,34 @@ class ForwardTrace:
 
     def attention_input(self, layer: int) -> Tensor:
         """Return the input of a layer's attention, (batch, n, d): its norm of Z^ℓ, or of Z^{ℓ+½} in a decoder."""
-        index = range(len(self.layers))[layer]
-        module = self.layers[index]
-        z = self.compressed[index] if isinstance(module, DecoderLayer) else self.layer_input(layer)
-        if z is None:
-            raise CrateError(f"layer {layer} was not traced; add it to `layers`")
+        module = self.layers[layer]
+        z = self.compressed[layer] if isinstance(module, DecoderLayer) else self.layer_input(layer)
         with torch.no_grad():
-            return module.attention_input(z)
+            return module.attention_input(self._traced(layer, z))
 
     def layer_input(self, layer: int) -> Tensor:
         """Return the tokens that a layer reads, (batch, n, d): Z^ℓ, extrapolated from Z^{ℓ−1} if it has momentum."""
         index = range(len(self.layers))[layer]
-        module, z, previous = self.layers[index], self.tokens[index], self.tokens[max(index - 1, 0)]
-        if index == self.encoder_depth and self.decoder_input is not None:
-            z = self.decoder_input
-        extrapolates = isinstance(module, EncoderLayer) and module.momentum is not None
-        if z is None or (extrapolates and previous is None):
-            raise CrateError(f"layer {layer} was not traced; add it to `layers`")
+        first_of_decoder = index == self.encoder_depth and self.decoder_input is not None
+        module = self.layers[index]
+        z = self._traced(layer, self.decoder_input if first_of_decoder else self.tokens[index])
+        if isinstance(module, DecoderLayer) or module.momentum is None:
+            return z
         with torch.no_grad():
-            return module.extrapolated(z, previous) if isinstance(module, EncoderLayer) else z
+            return module.extrapolated(z, self._traced(layer, self.tokens[max(index - 1, 0)]))
 
+    def _traced(self, layer: int, z: Tensor | None) -> Tensor:
+        """Return tokens that a layer needs; raise an error if they were not kept."""
+        if z is None:
+            raise CrateError(f"layer {layer} was not traced; add it to `layers`")
+        return z
+
+    @torch.no_grad()
     def attention(self, layer: int) -> Tensor:
         """Compute the attention weights of one layer from the tokens that it read, (batch, K, n, n)."""
-        with torch.no_grad():
-            weights: Tensor = self.layers[layer].attention(self.attention_input(layer), self.mask, True)[1]
-        return weights
+        return cast(Tensor, self.layers[layer].attention(self.attention_input(layer), self.mask, True)[1])
 
+    @torch.no_grad()
     def attention_of(self, layer: int, token: int) -> Tensor:
         """Compute the attention of one token in one layer, (batch, K, n): a row of `attention`, without the others."""
         attention: Any = self.layers[layer].attention
@@ -85,12 +87,10 @@ class ForwardTrace:
             raise UnavailableError(
                 f"attention {name!r} has no weights between pairs of tokens; use a model with 'mssa'"
             )
-        with torch.no_grad():
-            query, key, value = attention.project_heads(self.attention_input(layer))
-            if attention.spec.rotary:
-                query, key = rotate(query), rotate(key)
-            row = query[:, :, token : token + 1]
-            _, weights = attention.attend(row, key, value, self.mask, True, token)
+        query, key, value = attention.project_heads(self.attention_input(layer))
+        if attention.spec.rotary:
+            query, key = rotate(query), rotate(key)
+        _, weights = attention.attend(query[:, :, token : token + 1], key, value, self.mask, True, token)
         return cast(Tensor, weights)[:, :, 0]
 
 
@@ -186,17 +186,14 @@ def layer_numbers(numbers: Iterable[int | str], depth: int, option: str = "--lay
     """
     indices: list[int] = []
     for number in map(str, numbers):
-        if number == "all":
-            indices += range(depth)
-            continue
         whole = int(number) if number.removeprefix("-").isdecimal() else 0
-        if not 1 <= abs(whole) <= depth:
+        if number != "all" and not 1 <= abs(whole) <= depth:
             layers = f"{depth} layer{'s' if depth > 1 else ''}"
             raise CrateError(
                 f"{option} {number}: layers are numbered from 1, and the model has {layers}; "
                 f"give 1 to {depth}, -1 to -{depth} from the end, or all"
             )
-        indices.append(whole - 1 if whole > 0 else depth + whole)
+        indices += range(depth) if number == "all" else [(whole - (whole > 0)) % depth]
     return list(dict.fromkeys(indices))
 
 

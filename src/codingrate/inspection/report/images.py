@@ -41,22 +41,19 @@ def token_panel(passed: ForwardTrace, sample: int = 0) -> Panel:
     instead of sparsity.
     """
     layers = sample_tokens(passed, sample)
-    rows = [
-        {
-            "layer": layer,
-            "nonzero": float(objective.l0_fraction(z)),
-            "effective_rank": float(objective.effective_rank(z)),
-            "largest": float(z.abs().max()),
-        }
-        for layer, z in layers.items()
-    ]
-    table = pd.DataFrame(rows)
+    measures: dict[str, Callable[[Tensor], Tensor]] = {
+        "nonzero": objective.l0_fraction,
+        "effective_rank": objective.effective_rank,
+        "largest": lambda z: z.abs().max(),
+    }
+    columns = {name: [float(measure(z)) for z in layers.values()] for name, measure in measures.items()}
+    table = pd.DataFrame({"layer": list(layers), **columns})
     pictures = []
     for heat in token_heat(passed, sample).values():
         values = heat.double().numpy()
         top = np.percentile(values[values > 0], 100 - TAIL) if (values > 0).any() else 1.0
         pictures.append(np.ma.masked_equal(np.minimum(values / top, 1), 0))
-    captions = [f"layer {row['layer']}, {row['nonzero']:.0%} non-zero" for row in rows]
+    captions = [f"layer {layer}, {share:.0%} non-zero" for layer, share in zip(layers, table["nonzero"], strict=True)]
     style: Any = {"vmin": 0, "vmax": 1, "cmap": colormaps["viridis"].with_extremes(bad="white")}
     count, d = next(iter(layers.values())).shape
     findings = [
@@ -152,12 +149,12 @@ def describe_attention(entropy: NDArray[np.float64], patches: float, uniform: fl
     means = entropy.mean(axis=0)
     least, most = int(means.argmin()), int(means.argmax())
     spread = f", from {means[least]:.0%} (head {least + 1}) to {means[most]:.0%} (head {most + 1})"
-    if patches / uniform > CLOSE_TO_UNIFORM:
-        verdict = "the maps are close to uniform"
-    elif patches / uniform > FOCUSED:
-        verdict = "the maps favor some patches"
-    else:
-        verdict = "the maps are focused on few patches"
+    thresholds = {
+        CLOSE_TO_UNIFORM: "are close to uniform",
+        FOCUSED: "favor some patches",
+        -1: "are focused on few patches",
+    }
+    verdict = next(f"the maps {words}" for share, words in thresholds.items() if patches / uniform > share)
     return (
         f"the {heads} heads have {means.mean():.0%} of the entropy of uniform attention on {images} images"
         f"{spread if heads > 1 else ''}. {mass:.0%} of the attention lies on {patches:.0%} of the patches, where "
@@ -207,9 +204,12 @@ def _describe_heads(catalogue: HeadCatalogue) -> str:
         focus = f"{sharp['focus']:.0%} of its attention in a tenth of the patches"
         return f"On {images} the only head has {focus}, {uniform}."
     overlap = float(table["overlap"].mean())
-    alike = "the heads share part of what they look at" if overlap > 0.5 else "the heads look at different patches"
-    if overlap > 0.9:
-        alike = "the heads look at nearly the same patches"
+    thresholds = {
+        0.9: "look at nearly the same patches",
+        0.5: "share part of what they look at",
+        -1: "look at different patches",
+    }
+    alike = next(f"the heads {words}" for share, words in thresholds.items() if overlap > share)
     return (
         f"On {images} head {sharp['head']} is the most focused, with {sharp['focus']:.0%} of its attention in a tenth "
         f"of the patches, and head {blunt['head']} the least, with {blunt['focus']:.0%}, {uniform}. The maps of two "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 import time
 from collections import Counter
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,7 +32,7 @@ from ..measure.rates import layerwise
 from ..measure.tracing import TextBatch, trace
 from .images import attention_panel, head_panel, pca_panel, token_panel
 from .layers import Design, layer_panels, training_panels
-from .panel import Panel, page_charts
+from .panel import Panel
 from .subspaces import subspace_panels
 from .summary import Outcome, key_panels
 from .text import text_panels
@@ -60,19 +60,18 @@ class InspectionReport(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Return every number and sentence as plain values."""
-        panels: dict[str, dict[str, Any]] = {}
-        for panel in self.panels:
-            panels[panel.name] = {key: getattr(panel, key) for key in ("title", "expected", "measured", "verdict")}
-            panels[panel.name]["findings"] = [dataclasses.asdict(finding) for finding in panel.findings]
-            panels[panel.name]["table"] = None if panel.table is None else panel.table.to_dict("records")
+        panels = {
+            panel.name: {key: getattr(panel, key) for key in ("title", "expected", "measured", "verdict", "findings")}
+            | {"table": None if panel.table is None else panel.table.to_dict("records")}
+            for panel in self.panels
+        }
         summary = {
             **(self.outcome or Outcome()).to_dict(),
             "key_panels": {panel.name: panel.verdict for panel in key_panels(self.panels)},
         }
         layers = {name: table.to_dict("records") for name, table in self.tables.items()}
         about = {"title": self.title, "summary": summary, "notes": self.notes, "facts": self.facts}
-        values = {**about, "layers": layers, "panels": panels}
-        return cast(dict[str, Any], to_plain(values))
+        return dict(to_plain({**about, "layers": layers, "panels": panels}))
 
     def save(self, folder: str | Path, progress: Callable[[], None] | None = None) -> Path:
         """Write report.html, report.json, `tables/` (CSV) and `figures/` (PNG and SVG) to a folder; return the folder.
@@ -88,40 +87,44 @@ class InspectionReport(Report):
         if not (folder / "report.json").exists() and any(part.exists() for part in parts):
             raise CrateError(f"{folder}: has figures or tables of something else than a report; give another folder")
         pictures: dict[str, Picture] = {}
-        files: dict[str, list[str]] = {panel.name: [] for panel in self.panels}
         with atomic_folder(parts[0]) as figures, atomic_folder(parts[1]) as tables:
             for panel in self.panels:
-                name = panel.name
                 if panel.draw is not None:
-                    figure, svg = pictures[name] = render_figure(panel.draw, name)
-                    figure.savefig(figures / f"{name}.png", dpi=150, facecolor="white")
-                    (figures / f"{name}.svg").write_text(svg, encoding="utf-8")
-                    files[name] += [f"figures/{name}.png", f"figures/{name}.svg"]
+                    pictures[panel.name] = picture = render_figure(panel.draw, panel.name)
+                    picture.figure.savefig(figures / f"{panel.name}.png", dpi=150, facecolor="white")
+                    (figures / f"{panel.name}.svg").write_text(picture.svg, encoding="utf-8")
                 if panel.table is not None:
-                    panel.table.to_csv(tables / f"{name}.csv", index=False)
-                    files[name].append(f"tables/{name}.csv")
+                    panel.table.to_csv(tables / f"{panel.name}.csv", index=False)
                 if progress is not None:
                     progress()
         write_json(folder / "report.json", self.to_dict())
-        write_text(folder / "report.html", self._page(pictures, files))
+        write_text(folder / "report.html", self._page(pictures, files=True))
         return folder
 
     def _repr_html_(self) -> str:
         pictures = {panel.name: render_figure(panel.draw, panel.name) for panel in self.panels if panel.draw}
-        return render("frame.html", page=self._page(pictures, {}))
+        return render("frame.html", page=self._page(pictures, files=False))
 
-    def _page(self, pictures: Mapping[str, Picture], files: Mapping[str, Sequence[str]]) -> str:
-        tables = {}
-        for panel in self.panels:
-            if panel.table is not None:  # numbers are aligned right if all columns after the first have them
-                numeric = panel.table.iloc[:, 1:].select_dtypes("number").shape[1] == panel.table.shape[1] - 1
-                style: Any = {"index": False, "border": 0, "na_rep": "–", "classes": "numbers" if numeric else None}
-                html = panel.table.head(ROWS).to_html(float_format="{:.4g}".format, **style)
-                tables[panel.name] = Markup(html)
-        values: dict[str, Any] = {name: getattr(self, name) for name in ("title", "panels", "facts", "notes")}
-        values |= {"outcome": self.outcome, "keys": key_panels(self.panels), "chart_style": Markup(CHART_STYLE)}
-        values["charts"] = {panel.name: [Markup(svg) for svg in page_charts(panel)] for panel in self.panels}
-        return render("inspection.html", **values, pictures=pictures, files=files, tables=tables, rows=ROWS)
+    def _page(self, pictures: Mapping[str, Picture], files: bool) -> str:
+        """Return the page; with `files` it has links to the files of each panel beside it."""
+        return render(
+            "inspection.html",
+            title=self.title,
+            report=self,
+            keys=key_panels(self.panels),
+            tables={panel.name: _table_html(panel.table) for panel in self.panels if panel.table is not None},
+            pictures=pictures,
+            files=files,
+            rows=ROWS,
+            chart_style=Markup(CHART_STYLE),
+        )
+
+
+def _table_html(table: pd.DataFrame) -> Markup:
+    """Return the first rows as HTML; numbers are aligned right if all columns after the first have them."""
+    numeric = table.iloc[:, 1:].select_dtypes("number").shape[1] == table.shape[1] - 1
+    style: Any = {"index": False, "border": 0, "na_rep": "–", "classes": "numbers" if numeric else None}
+    return Markup(table.head(ROWS).to_html(float_format="{:.4g}".format, **style))
 
 
 @dataclass(frozen=True)
@@ -198,16 +201,7 @@ def inspect_models(
         panels, missing = subject_panels(subjects[0], tables, pixels, layers, designs, token_samples, reference)
     with show("summarize", 0):
         outcome, failed = _measure_outcomes(subjects, pixels)
-    facts: dict[str, Any] = {}
-    for subject in subjects:
-        config = subject.model.config
-        shown = set(type(config).field_names()) - {"id2label", "label2id"}  # without long lists of class names
-        facts[f"Model {subject.name}"] = {
-            **subject.facts,
-            "class": type(subject.model).__name__,
-            "parameters": subject.model.num_parameters(),
-            "config": {key: value for key, value in config.to_dict().items() if key in shown},
-        }
+    facts: dict[str, Any] = {f"Model {subject.name}": _model_facts(subject) for subject in subjects}
     facts["Data"] = {**data, "samples": int(tables[subjects[0].name]["samples"].iloc[0])}
     if command is not None:
         facts["Command"] = command
@@ -221,21 +215,33 @@ def inspect_models(
         "seconds": round(time.perf_counter() - start, 1),
     }
     facts |= {f"Recipe of {one.name}": one.recipe_text for one in subjects if one.recipe_text is not None}
-    autoencoders = [subject.name for subject in subjects if subject.body is not subject.model]
-    encoders = [f"{name} is an autoencoder. Its encoder was inspected, on whole images." for name in autoencoders]
+    encoders = [
+        f"{subject.name} is an autoencoder. Its encoder was inspected, on whole images."
+        for subject in subjects
+        if subject.body is not subject.model
+    ]
     title = f"Inspection of {' and '.join(tables)}"
     return InspectionReport(title, panels, facts, [*notes, *failed, *missing, *encoders], tables, outcome)
 
 
+def _model_facts(subject: Subject) -> dict[str, Any]:
+    """Return facts on a model, with its config but for long lists of class names."""
+    config = subject.model.config
+    shown = set(type(config).field_names()) - {"id2label", "label2id"}
+    return {
+        **subject.facts,
+        "class": type(subject.model).__name__,
+        "parameters": subject.model.num_parameters(),
+        "config": {key: value for key, value in config.to_dict().items() if key in shown},
+    }
+
+
 def _first_images(subject: Subject) -> list[Tensor]:
     """Return the first images that a vision model reads."""
-    images: list[Tensor] = []
-    if subject.model.config.modality == "vision":
-        for batch in cast(Iterable[Tensor], subject.batches()):
-            images.extend(batch[: PICTURES - len(images)])
-            if len(images) == PICTURES:
-                break
-    return images
+    if subject.model.config.modality != "vision":
+        return []
+    batches = cast(Iterable[Tensor], subject.batches())
+    return list(islice((image for batch in batches for image in batch), PICTURES))
 
 
 def _measure_outcomes(subjects: Sequence[Subject], pixels: list[Tensor]) -> tuple[Outcome | None, list[str]]:
@@ -251,9 +257,8 @@ def _measure_outcomes(subjects: Sequence[Subject], pixels: list[Tensor]) -> tupl
             notes.append(f"No accuracy or loss of {subject.name}: {error}.")
     if len(subjects) == 1 or not outcomes:
         return next(iter(outcomes.values()), None), notes
-    first = outcomes.get(subjects[0].name, Outcome())
     scores = [replace(score, model=name) for name, one in outcomes.items() for score in one.scores]
-    return replace(first, scores=scores), notes
+    return replace(outcomes.get(subjects[0].name, Outcome()), scores=scores), notes
 
 
 def subject_panels(
@@ -270,13 +275,12 @@ def subject_panels(
     `tables` come from `layerwise` by the name of the model; `pixels` are a few images as the model reads them. The
     panels on text come first, because a reader of a language model looks for its predictions.
     """
-    model, augment, tokenizer = subject.body, subject.augment, subject.tokenizer
+    model, augment, tokenizer, trained = subject.body, subject.augment, subject.tokenizer, subject.trained
     layer = layers[-1] if layers else None
-    design, trained = subject.design, subject.trained
-    history = subject.history
+    history = subject.history if trained else None
     parts: dict[str, Callable[[], list[Panel]]] = {
         "layers": lambda: layer_panels(tables, designs, untrained),
-        "training": lambda: [] if history is None or not trained else training_panels(history, design),
+        "training": lambda: [] if history is None else training_panels(history, subject.design),
         "subspaces": lambda: subspace_panels(model, trained),
         "tokens": lambda: [token_panel(passed, sample) for sample in range(min(token_samples, count))],
     }

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from ..._files import atomic_write
-from ..._fonts import plot_label
+from ..._chart import Series
+from ..._fonts import short_name
+from ..._page import save_figure
 from ...errors import CrateError
 from ...models.config import CrateConfig
 from ..measure.predictions import (
@@ -30,7 +29,7 @@ from ..measure.predictions import (
 )
 from ..measure.rates import across_training
 from ..measure.steps import THRESHOLDS
-from .panel import BLUE, FEW, NO_CONTROLS, UNTRAINED, Curve, Panel, draw_plots, sentences
+from .panel import FEW, NO_CONTROLS, UNTRAINED, Panel, Plots, curve, sentences, shade
 
 CONTROL_NAMES = {
     "uniform": "uniform attention", "random": "one random vector", "permuted": "permuted updates",
@@ -79,6 +78,18 @@ def layer_panels(
     first = next((model for model in tables if model not in names), None)
     unjudged = UNTRAINED if not next(iter(built.values())).trained else NO_CONTROLS
 
+    def curves(column: str, label: str) -> list[Series]:
+        """Return a curve for each model; a label makes it a reference, without one the untrained model is beside it."""
+        shown = {model: table for model, table in tables.items() if column in table and not (label and model in names)}
+        many = len(tables) > 1 or not label
+        lines = [
+            curve(table, column, f"{short_name(model)} {label}".strip() if many else label, reference=bool(label))
+            for model, table in shown.items()
+        ]
+        if drawn is not None and column in drawn and not label:
+            lines.append(curve(drawn, column, "untrained", reference=True))
+        return lines
+
     def panel(
         name: str,
         title: str,
@@ -86,32 +97,21 @@ def layer_panels(
         judge: Callable[[pd.DataFrame, Design, str], list[Finding]],
         plots: dict[str, dict[str, str]],
         *others: str,
-        **draw: Any,
+        from_zero: bool = False,
     ) -> Panel:
         """Draw a plot for each title of `plots`, with a curve per column and model; the table has `others` too."""
-        curves = {
-            heading: [
-                Curve(table, column, " ".join(filter(None, (plot_label(model), label))), reference=bool(label))
-                for model, table in tables.items()
-                for column, label in columns.items()
-                if column in table and not (label and model in names)
-            ]
-            + [
-                Curve(drawn, column, "untrained", reference=True)
-                for column, label in columns.items()
-                if drawn is not None and column in drawn and not label
-            ]
+        lines = {
+            heading: [line for column, label in columns.items() for line in curves(column, label)]
             for heading, columns in plots.items()
         }
-        curves = {heading: lines for heading, lines in curves.items() if lines}
+        lines = {heading: drawn for heading, drawn in lines.items() if drawn}
         findings = [finding for model, table in tables.items() for finding in judge(table, built[model], model)]
-        wanted = [*(column for columns in plots.values() for column in columns), *others]
-        kept = ["layer", *(f"{one}{end}" for one in dict.fromkeys(wanted) for end in ("", "_std")), "samples"]
+        wanted = dict.fromkeys([*(column for columns in plots.values() for column in columns), *others])
+        kept = ["layer", *(f"{one}{end}" for one in wanted for end in ("", "_std")), "samples"]
         rows = [table.reindex(columns=kept).assign(model=model)[["model", *kept]] for model, table in tables.items()]
-        shown: Any = {"plots": curves, "from_zero": draw.get("from_zero", False)}
-        draw_curves = partial(draw_plots, plots=curves, **draw)
         table = pd.concat(rows).dropna(axis="columns", how="all")
-        return Panel(name, title, expected, sentences(findings), draw_curves, table, findings, unjudged, **shown)
+        draw = Plots(lines, from_zero) if lines else None
+        return Panel(name, title, expected, sentences(findings), draw, table, findings, unjudged)
 
     def over_depth(part: str, **named: tuple[str, Prediction]) -> Callable[..., list[Finding]]:
         """Return a function that judges how columns change over depth, each against its controls."""
@@ -139,11 +139,11 @@ def layer_panels(
             "the untrained model.",
             over_depth("compresses", compression_normalized=("R^c of unit tokens on orthonormal bases", FALLS)),
             {
-                "$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$, unit tokens, orthonormal $U_k$": {
+                "R^c(Z^{ℓ+½} | U^ℓ), unit tokens, orthonormal U_k": {
                     "compression_normalized": "",
                     "compression_subspaces": "random subspaces",
                 },
-                "as printed: raw tokens, raw $U_k$": {"compression": ""},
+                "as printed: raw tokens, raw U_k": {"compression": ""},
                 "norm of tokens": {"token_norm": ""},
             },
         ),
@@ -157,8 +157,8 @@ def layer_panels(
             "raise R^c. The paper says nothing of a ViT here.",
             judge_attention,
             {
-                "$R^c$ after attention": {"compression_normalized": "", "before_normalized": "before", **controls},
-                "cosine with $-\\nabla R^c$": {"alignment": "", "alignment_uniform": "with uniform attention"},
+                "R^c after attention": {"compression_normalized": "", "before_normalized": "before", **controls},
+                "cosine with −∇R^c": {"alignment": "", "alignment_uniform": "with uniform attention"},
             },
             "compression_steepest",
             "change",
@@ -179,7 +179,7 @@ def layer_panels(
                 nonzero=("the non-zero share", FALLS_BEFORE_LAST),
                 hoyer=("Hoyer's sparsity", RISES_BEFORE_LAST),
             ),
-            {"$\\|Z^{\\ell+1}\\|_0\\,/\\,(dn)$": {"nonzero": ""}, "Hoyer's sparsity": {"hoyer": ""}},
+            {"‖Z^{ℓ+1}‖₀ / (dn)": {"nonzero": ""}, "Hoyer's sparsity": {"hoyer": ""}},
             *(f"below_{tau:g}" for tau in THRESHOLDS),
             from_zero=True,
         ),
@@ -211,11 +211,11 @@ def layer_panels(
                 effective_rank=("the effective rank", FALLS),
             ),
             {
-                "$\\Delta R$, unit tokens, orthonormal $U_k$": {
+                "ΔR, unit tokens, orthonormal U_k": {
                     "reduction_normalized": "",
                     "reduction_subspaces": "random subspaces",
                 },
-                "$\\Delta R-\\lambda\\|Z\\|_1$ as printed": {"objective": ""},
+                "ΔR − λ‖Z‖₁ as printed": {"objective": ""},
                 "effective rank": {"effective_rank": ""},
             },
             "rate_normalized",
@@ -224,7 +224,7 @@ def layer_panels(
             "blocks",
         ),
     ]
-    return [panel for panel in panels if panel.plots]  # fmt: skip
+    return [panel for panel in panels if panel.draw is not None]
 
 
 def training_panels(metrics: Path, design: Design | None = None) -> list[Panel]:
@@ -250,43 +250,34 @@ def training_panels(metrics: Path, design: Design | None = None) -> list[Panel]:
             "non-zero entries come to fall with depth, the latter except in the last layer, and by more than before "
             "(4.2).",
             f"Between epoch {epochs[0]:g} and epoch {epochs[-1]:g}: {sentences(findings)}",
-            partial(draw_history, table=table),
+            history_plots(table),
             table,
             findings,
             FEW if white_box else "the prediction is for CRATE, and this model is a black box",
-            plots=history_plots(table),
         )
         panels.append(panel)
     return panels
 
 
-def draw_history(figure: Figure, table: pd.DataFrame) -> None:
-    """Draw the paper's figure across training (4.2): R^c and the non-zero share, a curve per epoch, light to dark."""
-    draw_plots(figure, history_plots(table))
-
-
-def history_plots(table: pd.DataFrame) -> dict[str, list[Curve]]:
-    """Return the curves of the figure across training, by title."""
+def history_plots(table: pd.DataFrame) -> Plots:
+    """Return the paper's figure across training (4.2): R^c and the non-zero share, a curve per epoch, light to dark."""
     titles = {
-        rate_column(table): "$R^c(Z^{\\ell+1/2}\\,|\\,U^\\ell)$ after attention",
+        rate_column(table): "R^c(Z^{ℓ+½} | U^ℓ) after attention",
         "nonzero": "share of non-zero entries after ISTA",
     }
-    groups = list(table.groupby("epoch"))
-    plots: dict[str, list[Curve]] = {title: [] for title in titles.values()}
-    for index, (epoch, rows) in enumerate(groups):
-        color = (*BLUE, 0.25 + 0.75 * index / max(1, len(groups) - 1))
-        label = "untrained" if epoch == 0 else f"epoch {epoch:g}"
-        for column, title in titles.items():
-            plots[title].append(Curve(rows, column, label, color))
-    return plots
+    epochs = [("untrained" if epoch == 0 else f"epoch {epoch:g}", rows) for epoch, rows in table.groupby("epoch")]
+    colors = [shade(0.25 + 0.75 * index / max(1, len(epochs) - 1)) for index in range(len(epochs))]
+    return Plots(
+        {
+            title: [curve(rows, column, label, color) for (label, rows), color in zip(epochs, colors, strict=True)]
+            for column, title in titles.items()
+        }
+    )
 
 
 def save_history_figure(table: pd.DataFrame, path: Path) -> None:
     """Write the figure across training as a PNG file; the table comes from `across_training`."""
-    figure = Figure()
-    draw_history(figure, table)
-    with atomic_write(path) as draft:
-        figure.savefig(draft, dpi=150, format="png")
+    save_figure(history_plots(table), path, "across-training")
 
 
 def judge_depth(
@@ -312,12 +303,12 @@ def judge_depth(
     own, error = _end_to_end(table, column, prediction)
     findings = [trend]
     for where, (change, uncertainty) in references.items():
-        verdict = (
-            None if prediction is None else prediction.judge_control([own - change], [math.hypot(error, uncertainty)])
-        )
-        expected = "" if prediction is None else f"{prediction.direction} by more than {where}"
         text = f"it changes by {own:+.3g} over depth, {where} by {change:+.3g}"
-        findings.append(Finding("it", text, verdict, model, expected))
+        finding = Finding("it", text, model=model)
+        if prediction is not None:
+            verdict = prediction.judge_control([own - change], math.hypot(error, uncertainty))
+            finding = replace(finding, verdict=verdict, expected=f"{prediction.direction} by more than {where}")
+        findings.append(finding)
     return findings
 
 
@@ -325,8 +316,7 @@ def _end_to_end(table: pd.DataFrame, column: str, prediction: Prediction | None)
     """Return the change of a column from the first layer to the last that counts, and its standard error."""
     rows = table.iloc[:-1] if prediction is not None and prediction.except_last and len(table) > 2 else table
     errors = standard_errors(rows, column)
-    ends = (0.0, 0.0) if errors is None else (float(errors[0]), float(errors[-1]))
-    return float(rows[column].iloc[-1] - rows[column].iloc[0]), math.hypot(*ends)
+    return float(rows[column].iloc[-1] - rows[column].iloc[0]), math.hypot(errors[0], errors[-1])
 
 
 def judge_attention(table: pd.DataFrame, design: Design, model: str) -> list[Finding]:
@@ -335,26 +325,23 @@ def judge_attention(table: pd.DataFrame, design: Design, model: str) -> list[Fin
         return []
     judged = design.trained and design.compresses and "gap_random" in table
     change = float((table["change"] / table["before_normalized"]).mean())
-    before = f"R^c is lower after attention than before in {_lower(table, 'change')}, {change:+.1%} on average"
-    findings = [_judge_gap(table, "change", before, "is lower after the step than before", judged, model)]
-    for name, text in CONTROL_NAMES.items():
-        if (column := f"gap_{name}") in table and table[column].notna().any():
-            words = f"lower than after {text} in {_lower(table, column)}"
-            findings.append(_judge_gap(table, column, words, f"than after {text}", judged, model))
+    before = f"R^c is lower after attention than before in {{}}, {change:+.1%} on average"
+    gaps = {"change": (before, "is lower after the step than before")}
+    gaps |= {
+        f"gap_{name}": (f"lower than after {text} in {{}}", f"than after {text}")
+        for name, text in CONTROL_NAMES.items()
+    }
+    findings = _judge_gaps(table, gaps, judged, model)
     cosines = table["alignment"]
     text = f"its update has the cosine {cosines.min():.2f} to {cosines.max():.2f} with −∇R^c"
-    others = [table[name] for name in ("alignment_uniform", "alignment_random", "alignment_permuted") if name in table]
     if not judged:
-        return [*findings, Finding("the update", text, None, model)]
-    best = pd.concat([*others, 0 * cosines], axis=1).max(axis=1)
-    above = int((cosines > best).sum())
-    errors = standard_errors(table, "alignment")
-    verdict = RISES.judge_control((cosines - best).tolist(), None if errors is None else list(errors))
-    text += f", above 0 and that of uniform attention, a random vector and permuted updates in {_of(above, table)}"
-    return [
-        *findings,
-        Finding("the update", text, verdict, model, "points along −∇R^c by more than that of its controls"),
-    ]
+        return [*findings, Finding("the update", text, model=model)]
+    others = table.filter(["alignment_uniform", "alignment_random", "alignment_permuted"])
+    margin = cosines - others.assign(zero=0 * cosines).max(axis=1)
+    text += f", above 0 and that of uniform attention, a random vector and permuted updates in {_count(margin > 0)}"
+    verdict = RISES.judge_control(margin.tolist(), standard_errors(table, "alignment"))
+    expected = "points along −∇R^c by more than that of its controls"
+    return [*findings, Finding("the update", text, verdict, model, expected)]
 
 
 def judge_ista(table: pd.DataFrame, design: Design, model: str) -> list[Finding]:
@@ -362,26 +349,32 @@ def judge_ista(table: pd.DataFrame, design: Design, model: str) -> list[Finding]
     if "lasso" not in table or table["lasso"].isna().all():
         return []
     judged = design.trained and design.sparsifies and "lasso_gap_permuted" in table
-    values = table.assign(lasso_change=table["lasso"] - 1, lasso_change_std=table["lasso_std"])
-    text = f"the objective is lower than before in {_lower(values, 'lasso_change')}, at {table['lasso'].mean():.0%}"
-    findings = [_judge_gap(values, "lasso_change", text, "is lower after the step than before", judged, model)]
-    for name, control in LASSO_NAMES.items():
-        if (column := f"lasso_gap_{name}") in table:
-            text = f"lower than with {control} in {_lower(table, column)}"
-            findings.append(_judge_gap(table, column, text, f"than with {control}", judged, model))
+    before = f"the objective is lower than before in {{}}, at {table['lasso'].mean():.0%}"
+    gaps = {"lasso_change": (before, "is lower after the step than before")}
+    gaps |= {
+        f"lasso_gap_{name}": (f"lower than with {text} in {{}}", f"than with {text}")
+        for name, text in LASSO_NAMES.items()
+    }
+    table = table.assign(lasso_change=table["lasso"] - 1, lasso_change_std=table["lasso_std"])
+    return _judge_gaps(table, gaps, judged, model)
+
+
+def _judge_gaps(table: pd.DataFrame, gaps: Mapping[str, tuple[str, str]], judged: bool, model: str) -> list[Finding]:
+    """Judge whether differences to controls are negative by more than their errors, in most layers and on average.
+
+    `gaps` has for each column the measurement in words, with a place for the number of layers, and the expectation.
+    """
+    findings = []
+    for column, (text, expected) in gaps.items():
+        if column in table and table[column].notna().any():
+            finding = Finding("it", text.format(_count(table[column] < 0)), model=model)
+            if judged:
+                verdict = FALLS.judge_control(table[column].tolist(), standard_errors(table, column))
+                finding = replace(finding, verdict=verdict, expected=expected)
+            findings.append(finding)
     return findings
 
 
-def _judge_gap(table: pd.DataFrame, column: str, text: str, expected: str, judged: bool, model: str) -> Finding:
-    """Judge whether a difference to a control is negative by more than its error, in most layers and on average."""
-    errors = standard_errors(table, column)
-    verdict = FALLS.judge_control(table[column].tolist(), None if errors is None else list(errors)) if judged else None
-    return Finding("it", text, verdict, model, expected if judged else "")
-
-
-def _lower(table: pd.DataFrame, column: str) -> str:
-    return _of(int((table[column] < 0).sum()), table)
-
-
-def _of(count: int, table: pd.DataFrame) -> str:
-    return f"{count} of {len(table)} layers"
+def _count(layers: pd.Series[bool]) -> str:
+    """Say in how many layers a condition holds."""
+    return f"{int(layers.sum())} of {len(layers)} layers"

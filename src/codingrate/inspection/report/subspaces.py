@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import pandas as pd
 from torch import Tensor
@@ -21,7 +20,7 @@ from ..measure.subspaces import (
     subspace_coherence,
 )
 from ..measure.tracing import bases_of, dictionary_of, encoder_layers
-from .panel import FEW, UNTRAINED, Curve, Panel, draw_grid, draw_plots, sentences
+from .panel import FEW, UNTRAINED, Panel, Plots, curve, draw_grid, sentences
 
 
 def subspace_panels(model: CratePreTrainedModel, trained: bool = True) -> list[Panel]:
@@ -37,12 +36,12 @@ def subspace_panels(model: CratePreTrainedModel, trained: bool = True) -> list[P
         used = {"layer", *(column for _, *columns in plots for column in columns)}
         table = whole[[column for column in whole if column in used]]
         curves = {
-            heading: [Curve(table, column, labels.get(column.split("_")[0], "learned")) for column in columns]
+            heading: [curve(table, column, labels.get(column.split("_")[0], "learned")) for column in columns]
             for heading, *columns in plots
         }
-        draw, measured = partial(draw_plots, plots=curves, from_zero=True), f"{sentences(findings)} {more}".strip()
-        shown: Any = {"unjudged": UNTRAINED if not trained else FEW, "plots": curves, "from_zero": True}
-        panels.append(Panel(name, title, expected, measured, draw, table, findings, **shown))
+        measured = f"{sentences(findings)} {more}".strip()
+        unjudged = FEW if trained else UNTRAINED
+        panels.append(Panel(name, title, expected, measured, Plots(curves, from_zero=True), table, findings, unjudged))
 
     def below(name: str, column: str, reference: str, error: float = 0.0) -> Finding:
         """Judge if a column lies below that of random directions."""
@@ -102,7 +101,7 @@ def subspace_panels(model: CratePreTrainedModel, trained: bool = True) -> list[P
             f"{describe_trend('‖DᵀD − I‖_F/√m', whole['dictionary_gap'])}.",
             ("mean |cosine| of two atoms", "dictionary_mean", "random"),
             ("mutual coherence", "dictionary_max"),
-            ("$\\|D^T D - I\\|_F/\\sqrt{m}$", "dictionary_gap"),
+            ("‖DᵀD − I‖_F/√m", "dictionary_gap"),
         )
     return panels
 
@@ -127,7 +126,6 @@ def _gram_panel(bases: Sequence[Tensor], table: pd.DataFrame) -> Panel:
         coherence += f"{sentences(findings)} "
     pictures = [gram(random_directions(each)).abs().cpu().numpy() for each in bases]
     captions = [f"layer {number}" for number in range(1, len(bases) + 1)]
-    style: Any = {"scale": "|cosine|", "vmin": 0, "vmax": 1, "cmap": "viridis"}
     return Panel(
         "subspaces",
         "Cosines between the columns of each layer's subspaces",
@@ -136,7 +134,7 @@ def _gram_panel(bases: Sequence[Tensor], table: pd.DataFrame) -> Panel:
         f"{K} {'heads' if K > 1 else 'head'} of {p} columns in {d} dimensions, so K·p = {K * p} "
         f"{'fits' if K * p <= d else 'does not fit'} into d. {coherence}The figure shows {min(DIRECTIONS, p)} random "
         "columns of each head.",
-        partial(draw_grid, pictures=pictures, captions=captions, **style),
+        partial(draw_grid, pictures=pictures, captions=captions, scale="|cosine|", vmin=0, vmax=1, cmap="viridis"),
         findings=findings,
         unjudged="one head has no other to compare with" if K == 1 else "the panel on coherence has the control",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,15 +30,13 @@ class Score:
     @property
     def text(self) -> str:
         """The metric and the baseline in a sentence."""
-        value = f"{self.model}{self.model and ': '}{self.name}: {self._format(self.value)}"
+        unit = ".2%" if self.percent else ".4f"
+        value = f"{self.model}{self.model and ': '}{self.name}: {self.value:{unit}}"
         if self.baseline is None:
             return f"{value}."
         gain = self.value - self.baseline
         better = "better" if (gain > 0) == self.higher_is_better and gain else "no better"
-        return f"{value}, {better} than the baseline ({self.baseline_name}: {self._format(self.baseline)})."
-
-    def _format(self, value: float) -> str:
-        return f"{value:.2%}" if self.percent else f"{value:.4f}"
+        return f"{value}, {better} than the baseline ({self.baseline_name}: {self.baseline:{unit}})."
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +60,17 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Return scores and samples as plain values, without images."""
-        names = ("model", "name", "value", "baseline", "baseline_name")
-        scores = [{name: getattr(score, name) for name in names} for score in self.scores]
-        parts = ("caption", "correct", "text", "answer")
-        return {"scores": scores, "samples": [{name: getattr(one, name) for name in parts} for one in self.samples]}
+        scores, samples = (
+            ("model", "name", "value", "baseline", "baseline_name"),
+            ("caption", "correct", "text", "answer"),
+        )
+        return {
+            "scores": [{name: getattr(score, name) for name in scores} for score in self.scores],
+            "samples": [{name: getattr(sample, name) for name in samples} for sample in self.samples],
+        }
 
 
 def key_panels(panels: Sequence[Panel]) -> list[Panel]:
     """Return the panels whose figures the summary shows, at most four."""
-    named: Mapping[str, Panel] = {panel.name: panel for panel in panels if panel.draw is not None}
-    return [named[name] for name in KEY_PANELS if name in named][:KEYS]
+    shown = [panel for panel in panels if panel.draw is not None and panel.name in KEY_PANELS]
+    return sorted(shown, key=lambda panel: KEY_PANELS.index(panel.name))[:KEYS]

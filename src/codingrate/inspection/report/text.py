@@ -25,7 +25,7 @@ from ..measure.predictions import describe_trend, judge_trend
 from ..measure.sparse_units import Units, selective_units, unit_table, units
 from ..measure.tracing import TextBatch, UnavailableError
 from ..segment.pictures import COLORS
-from .panel import BLUE, WIDTH, Curve, Panel, draw_plots, subplots
+from .panel import WIDTH, Panel, Plots, curve, shade, subplots
 
 FONTS = font_families("DejaVu Sans Mono")  # the monospaced font that comes with matplotlib, and those for other scripts
 CHARACTER = 1233 / 2048  # width of a character of this font, in units of its size
@@ -113,17 +113,17 @@ def lens_panel(table: pd.DataFrame) -> Panel:
         describe_trend(name, table[column]) if len(table) > 1 else f"{name} is {last[column]:.3g}"
         for column, name in measures.items()
     ]
-    nats = [Curve(table, "cross_entropy", "$-\\log p$ of the truth"), Curve(table, "entropy", "entropy")]
-    plots = {"nats per token": nats, "share of correct first guesses": [Curve(table, "top1", "first guess")]}
+    nats = [curve(table, "cross_entropy", "−log p of the truth"), curve(table, "entropy", "entropy")]
     return Panel(
         "lens",
         "Logit lens: predictions of every layer through the model's head",
         "",
         f"Over {int(last['tokens']):,} tokens, {' and '.join(parts)}; the last layer is the model itself.",
-        partial(draw_plots, plots=plots, from_zero=True),
+        Plots(
+            {"nats per token": nats, "share of correct first guesses": [curve(table, "top1", "first guess")]},
+            from_zero=True,
+        ),
         table,
-        plots=plots,
-        from_zero=True,
     )
 
 
@@ -150,24 +150,21 @@ def candidates_panel(guesses: Candidates, tokenizer: PreTrainedTokenizerBase, ca
 
 def candidates_table(guesses: Candidates, tokenizer: PreTrainedTokenizerBase) -> pd.DataFrame:
     """Return a row per position and layer: the token there, the truth and its rank (0 if unknown), the candidates."""
-    rows = []
-    for index, position in enumerate(guesses.positions):
-        truth = guesses.truth[index]
-        for layer in range(len(guesses.ids)):
-            row = {
-                "position": position,
-                "token": token_label(tokenizer, guesses.read[index]),
-                "truth": "" if truth is None else token_label(tokenizer, truth),
-                "layer": layer + 1,
-                "truth_rank": int(guesses.truth_rank[layer, index]),
-                "truth_probability": float(guesses.truth_probability[layer, index]),
-                "entropy": float(guesses.entropy[layer, index]),
-            }
-            pairs = zip(guesses.ids[layer, index].tolist(), guesses.probabilities[layer, index].tolist(), strict=True)
-            for number, (token, probability) in enumerate(pairs, 1):
-                row |= {f"candidate_{number}": token_label(tokenizer, token), f"probability_{number}": probability}
-            rows.append(row)
-    return pd.DataFrame(rows)
+    layers, positions, top = guesses.ids.shape
+    truth = ["" if number is None else token_label(tokenizer, number) for number in guesses.truth]
+    columns: dict[str, Any] = {
+        "position": np.repeat(guesses.positions, layers),
+        "token": np.repeat([token_label(tokenizer, number) for number in guesses.read], layers),
+        "truth": np.repeat(truth, layers),
+        "layer": np.tile(np.arange(1, layers + 1), positions),
+    }
+    for name in ("truth_rank", "truth_probability", "entropy"):
+        columns[name] = getattr(guesses, name).mT.flatten().tolist()
+    for number in range(top):
+        ids, shares = (part[..., number].mT.flatten().tolist() for part in (guesses.ids, guesses.probabilities))
+        columns[f"candidate_{number + 1}"] = [token_label(tokenizer, token) for token in ids]
+        columns[f"probability_{number + 1}"] = shares
+    return pd.DataFrame(columns)
 
 
 def token_attention_panel(weights: Tensor, labels: Sequence[str], layer: int, causal: bool) -> Panel:
@@ -175,8 +172,7 @@ def token_attention_panel(weights: Tensor, labels: Sequence[str], layer: int, ca
     table = token_attention_table(weights, causal)
     order = table.sort_values("distance", kind="stable").index.to_numpy()
     drawn = order[np.linspace(0, len(order) - 1, min(ATTENTION_HEADS, len(order))).round().astype(int)].tolist()
-    n = weights.shape[-1]
-    visible = torch.ones(1, n, n).tril() if causal else torch.ones(1, n, n)
+    visible = torch.ones(1, *weights.shape[1:]).tril(0 if causal else weights.shape[-1])
     uniform = token_attention_table(visible / visible.sum(-1, keepdim=True), causal).iloc[0]
     low, high = table.min(), table.max()
     return Panel(
@@ -298,15 +294,15 @@ def unit_panel(
 
 def context_table(stats: Units, tokenizer: PreTrainedTokenizerBase, chosen: Sequence[tuple[int, int]]) -> pd.DataFrame:
     """Return a row per chosen unit and window, with the activating token in «»."""
-    columns = ["layer", "unit", "share", "mean", "selectivity", "activation", "context"]
+    about = unit_table(stats).set_index(["layer", "unit"])[["share", "mean", "selectivity"]]
     rows: list[tuple[Any, ...]] = []
     for layer, unit in chosen:
-        about = [float(values[layer, unit]) for values in (stats.share, stats.mean, stats.selectivity)]
+        key = (stats.layers[layer] + 1, unit)
         for labels, activations in _windows(stats, tokenizer, layer, unit):
-            at = stats.before
-            context = "".join((*labels[:at], "«", labels[at], "»", *labels[at + 1 :]))
-            rows.append((stats.layers[layer] + 1, unit, *about, activations[at], context))
-    return pd.DataFrame(rows, columns=columns)
+            before, at, after = labels[: stats.before], labels[stats.before], labels[stats.before + 1 :]
+            context = "".join((*before, "«", at, "»", *after))
+            rows.append((*key, *about.loc[key], activations[stats.before], context))
+    return pd.DataFrame(rows, columns=["layer", "unit", *about.columns, "activation", "context"])
 
 
 def character_ink(window: Window, before: int, left: int, width: int) -> NDArray[np.float64]:
@@ -318,8 +314,7 @@ def character_ink(window: Window, before: int, left: int, width: int) -> NDArray
     sizes = [len(label) for label in labels]
     letters = np.repeat(np.abs(activations) / np.abs(activations).max(), sizes)
     start = sum(sizes[:before]) - left  # first drawn character; negative if there are fewer
-    letters = np.concatenate([np.zeros(max(0, -start)), letters[max(0, start) :], np.zeros(width)])
-    return letters[:width]
+    return np.pad(letters, (max(0, -start), width))[max(0, start) :][:width]
 
 
 def _windows(stats: Units, tokenizer: PreTrainedTokenizerBase, layer: int, unit: int) -> list[Window]:
@@ -333,9 +328,9 @@ def _windows(stats: Units, tokenizer: PreTrainedTokenizerBase, layer: int, unit:
 def _draw_shares(figure: Figure, stats: Units) -> None:
     (axes,) = subplots(figure, 7, 3.4)
     shares = np.sort(stats.share.numpy(), axis=-1)[:, ::-1]
-    for index, (layer, curve) in enumerate(zip(stats.layers, shares, strict=True), 1):
-        color = (*BLUE, 0.25 + 0.75 * index / len(shares))
-        axes.plot(np.arange(1, len(curve) + 1), 100 * curve, color=color, label=f"layer {layer + 1}")
+    for index, (layer, ordered) in enumerate(zip(stats.layers, shares, strict=True), 1):
+        color = shade(0.25 + 0.75 * index / len(shares))
+        axes.plot(np.arange(1, len(ordered) + 1), 100 * ordered, color=color, label=f"layer {layer + 1}")
     axes.set(xlabel="units, most active first", title="tokens on which a unit is active, %", ylim=(0, 100))
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", ncols=1 + (len(shares) - 1) // 6)
@@ -347,30 +342,27 @@ def _draw_contexts(
     """Draw windows with the activating tokens in one column; the ink behind a token is the unit's activation."""
     if len(chosen) > _DRAWN:
         chosen = [chosen[round(index)] for index in np.linspace(0, len(chosen) - 1, _DRAWN)]
-    lines: list[str | Window] = []
+    before, after = (slice(None, stats.before), slice(stats.before, None))  # the activating token is the first after
+    lines: list[tuple[str, str, str, Window | None]] = []  # a heading, or the text before and from the token on
     for layer, unit in chosen:
         share = 100 * float(stats.share[layer, unit])
-        lines += [f"layer {stats.layers[layer] + 1}, unit {unit}: active on {share:.3g} % of tokens"]
-        lines += _windows(stats, tokenizer, layer, unit)
-    halves = slice(None, stats.before), slice(stats.before, None)  # before the activating token, and from it on
-    windows = [line for line in lines if not isinstance(line, str)]
-    before, after = (max(len("".join(labels[half])) for labels, _ in windows) for half in halves)
-    left, right = min(before, _LEFT), min(after, _RIGHT)
+        lines.append((f"layer {stats.layers[layer] + 1}, unit {unit}: active on {share:.3g} % of tokens", "", "", None))
+        for window in _windows(stats, tokenizer, layer, unit):
+            lines.append(("", "".join(window[0][before])[-_LEFT:], "".join(window[0][after])[:_RIGHT], window))
+    left, right = max(len(line[1]) for line in lines), max(len(line[2]) for line in lines)
     width = max(left + right, _HEADING)
     figure.set_size_inches(width * CHARACTER * _SIZE / 72, len(lines) * 1.45 * _SIZE / 72)
     axes = figure.add_axes((0, 0, 1, 1))  # so that a cell of ink is exactly as wide as a character
     axes.set(xlim=(0, width), ylim=(len(lines), 0))
     axes.axis("off")
     ink = np.zeros((len(lines), width))
-    style: Any = {"fontsize": _SIZE, "va": "center_baseline"}
-    for row, line in enumerate(lines):
-        if isinstance(line, str):
-            axes.text(0, row + 0.5, line, fontweight="bold", **style)
-            continue
-        ink[row] = character_ink(line, stats.before, left, width)
-        texts = ["".join(line[0][half]) for half in halves]
-        for text, side in ((texts[0][-left:], "right"), (texts[1][:right], "left")):
-            axes.text(left, row + 0.5, text, ha=side, fontfamily=FONTS, parse_math=False, **style)
+    style: Any = {"fontsize": _SIZE, "va": "center_baseline", "parse_math": False}
+    for row, (heading, text, rest, shown) in enumerate(lines):
+        axes.text(0, row + 0.5, heading, fontweight="bold", **style)
+        axes.text(left, row + 0.5, text, ha="right", fontfamily=FONTS, **style)
+        axes.text(left, row + 0.5, rest, ha="left", fontfamily=FONTS, **style)
+        if shown is not None:
+            ink[row] = character_ink(shown, stats.before, left, width)
     axes.imshow(ink_rgba(ink, 0), extent=(0, width, len(lines), 0), aspect="auto", interpolation="nearest")
 
 
@@ -390,7 +382,5 @@ def shorten(text: str, limit: int) -> str:
 
 def ink_rgba(shares: NDArray[np.float64], color: int = 1, strongest: float = 0.75) -> NDArray[np.float64]:
     """Return shares in [0, 1] as one color of varying opacity, (..., 4), which lets text show through."""
-    ink = np.empty((*shares.shape, 4))
-    ink[..., :3] = np.array(COLORS[color]) / 255
-    ink[..., 3] = strongest * np.clip(np.nan_to_num(shares), 0, 1)
-    return ink
+    opacity = strongest * np.clip(np.nan_to_num(shares), 0, 1)[..., None]
+    return np.concatenate([np.broadcast_to(np.array(COLORS[color]) / 255, (*shares.shape, 3)), opacity], axis=-1)

@@ -73,26 +73,21 @@ def maskcut(
     for _ in range(masks):
         if not can_cut(weights):
             break
-        if rule == "cutler":
-            vector = _release_cut(weights).reshape(grid)
-            vector = vector if _is_foreground_in_release(vector) else -vector
-        else:
-            vector = normalized_cut(weights).reshape(grid)
-            vector = vector if _is_foreground(vector) else -vector
+        vector = (normalized_cut if rule == "symmetric" else _release_cut)(weights).reshape(grid)
+        vector = vector if _is_foreground(vector, rule) else -vector
         parts, _ = label(vector > vector.mean())  # connected by the sides of patches
         part = np.asarray(parts == parts.ravel()[vector.argmax()])
         rejected = previous is not None and (overlap(part, previous) > SAME or part.mean() <= SMALLEST)
-        kept = np.zeros_like(part) if rejected else part
+        kept = part & (not rejected)
         new = kept & ~taken
         previous = new if rule == "symmetric" else kept
-        if not new.any():
-            if rule == "symmetric":
-                break
-            continue
-        cuts.append(Cut(new, cut_quality(weights, new.ravel()), vector))
-        taken |= new
-        weights[new.ravel()] = WEAK
-        weights[:, new.ravel()] = WEAK
+        if new.any():
+            cuts.append(Cut(new, cut_quality(weights, new.ravel()), vector))
+            taken |= new
+            weights[new.ravel()] = WEAK
+            weights[:, new.ravel()] = WEAK
+        elif rule == "symmetric":
+            break
     return cuts
 
 
@@ -174,25 +169,17 @@ def can_cut(weights: Matrix) -> bool:
     return bool(strong.any() and not strong.all())
 
 
-def _is_foreground(vector: Matrix) -> bool:
+def _is_foreground(vector: Matrix, rule: Rule = "symmetric") -> bool:
     """Decide if the object is on the side above the mean.
 
     A side with three or four corners of the image is the background. If each side has two, the object is where |v| is
-    largest. MaskCut only looks at the corners above the mean, so its answer depends on the arbitrary sign of the
-    eigenvector; this one does not.
+    largest. The release only looks at the corners above the mean, so that fewer than three decide nothing, and its
+    answer depends on the arbitrary sign of the eigenvector.
     """
     above = vector > vector.mean()
     corners = int(above[[0, 0, -1, -1], [0, -1, 0, -1]].sum())
-    if corners != 2:
+    if corners > 2 or (corners < 2 and rule == "symmetric"):
         return corners < 2
-    return bool(above.ravel()[np.abs(vector).argmax()])
-
-
-def _is_foreground_in_release(vector: Matrix) -> bool:
-    """Decide as the release does: not if three or four corners are above the mean, else if the largest |v| is there."""
-    above = vector > vector.mean()
-    if int(above[[0, 0, -1, -1], [0, -1, 0, -1]].sum()) > 2:
-        return False
     return bool(above.ravel()[np.abs(vector).argmax()])
 
 

@@ -92,15 +92,13 @@ def find_objects(
     if threshold is None and not cuts and used < mean < 1:
         used, cuts = mean, maskcut(features, grid, masks, mean, rule)
     large = [cut.mask.repeat(patch, axis=0).repeat(patch, axis=1) for cut in cuts]
-    refined = refine_masks(np.asarray(square), large) if refine else large
     segments = []
-    for coarse, cut in zip(refined, cuts, strict=True):
-        if coarse is None:
-            continue
-        picture = Image.fromarray(coarse.astype(np.uint8) * 255).resize(image.size, Image.Resampling.BICUBIC)
-        mask = np.asarray(picture) >= 128
-        if mask.any():
-            segments.append(Segment(mask, bounding_box(mask), cut.cut_quality, used))
+    for coarse, cut in zip(refine_masks(np.asarray(square), large) if refine else large, cuts, strict=True):
+        if coarse is not None:
+            picture = Image.fromarray(coarse.astype(np.uint8) * 255).resize(image.size, Image.Resampling.BICUBIC)
+            mask = np.asarray(picture) >= 128
+            if mask.any():
+                segments.append(Segment(mask, bounding_box(mask), cut.cut_quality, used))
     return segments
 
 
@@ -126,12 +124,13 @@ def square_input(
 def overlay(image: Image.Image, segments: Sequence[Segment]) -> Image.Image:
     """Draw regions over an image: tinted masks and boxes with a number in the corner."""
     pixels = np.array(image.convert("RGB"), dtype=np.float32)
-    for part, color in zip(segments, cycle(COLORS), strict=False):
+    colored = list(zip(segments, cycle(COLORS), strict=False))
+    for part, color in colored:
         pixels[part.mask] = 0.5 * pixels[part.mask] + 0.5 * np.array(color, dtype=np.float32)
     picture = Image.fromarray(pixels.round().astype(np.uint8))
     draw = ImageDraw.Draw(picture)
     line = max(1, round(max(picture.size) / 320))
-    for number, (part, color) in enumerate(zip(segments, cycle(COLORS), strict=False), 1):
+    for number, (part, color) in enumerate(colored, 1):
         x, y, width, height = part.box
         draw.rectangle((x, y, x + width - 1, y + height - 1), outline=color, width=line)
         text, size = f" {number} ", max(8, 4 * line + 6)
@@ -215,16 +214,17 @@ def attend_images(
     if head is not None and not 1 <= head <= config.num_attention_heads:
         heads = config.num_attention_heads
         raise CrateError(f"head {head} is out of range; the model has {heads} heads, 1 to {heads}")
-    results: list[list[ImageAttention]] = []
-    for image in images:
-        square, pixels = square_input(model, image, augment, max(config.image_sides) if size is None else size)
-        maps = layer_attention_maps(model, pixels, chosen)[:, 0].double().cpu().numpy()  # (layers, K, rows, columns)
-        results.append([])
-        for layer, own in zip(chosen, maps, strict=True):
-            named = {f"head {k}": part for k, part in enumerate(own, 1)} | {"mean": own.mean(axis=0)}
-            named = named if head is None else {f"head {head}": own[head - 1]}
-            results[-1].append(ImageAttention(image, square, layer, mass, named))
-    return results
+    side = max(config.image_sides) if size is None else size
+    names = [*(f"head {k + 1}" for k in range(config.num_attention_heads)), "mean"]
+
+    def attend(image: Image.Image) -> list[ImageAttention]:
+        square, pixels = square_input(model, image, augment, side)
+        heads = layer_attention_maps(model, pixels, chosen)[:, 0].double().cpu().numpy()  # (layers, K, rows, columns)
+        maps = [dict(zip(names, [*own, own.mean(axis=0)], strict=True)) for own in heads]
+        maps = maps if head is None else [{names[head - 1]: own[names[head - 1]]} for own in maps]
+        return [ImageAttention(image, square, layer, mass, own) for layer, own in zip(chosen, maps, strict=True)]
+
+    return [attend(image) for image in images]
 
 
 def heat_overlay(image: Image.Image, attention: NDArray[Any]) -> Image.Image:
