@@ -47,7 +47,7 @@ class Table:
             table.add_column(Text(column), justify=justify, no_wrap=width <= SHORT, overflow="fold")
         for row in self.rows:
             table.add_row(*map(Text, row))
-        yield Text(self.title, overflow="fold")
+        yield Text(self.title, no_wrap=True, overflow="ignore")
         yield from console.render(table, options.update_width(max(options.max_width, sum(narrowest) + borders)))
 
     def _repr_html_(self) -> str:

@@ -18,9 +18,10 @@ import pytest
 
 from codingrate import CrateError
 from codingrate._files import atomic_folder
+from codingrate._report import Table
 from codingrate.cli import main
 from codingrate.cli.app import command
-from codingrate.cli.output import print_table
+from codingrate.cli.output import emit
 from codingrate.models.presets import list_models
 
 from .conftest import check_refusal, crate
@@ -74,7 +75,7 @@ def test_no_help_text_loses_its_brackets(capsys):
 
 def test_names_with_brackets_are_printed_as_they_are(capsys):
     name = "[bold]a[/] :smile: [explore]"
-    print_table(name, ("name", name), [(name, "1")])
+    emit(False, None, [Table(name, ("name", name), [(name, "1")])])
     out = capsys.readouterr().out
     assert out.count("[bold]a[/]") == out.count("[explore]") == out.count(":smile:") == 3
     assert name in crate(capsys, "evaluate", name)[2]
@@ -91,7 +92,7 @@ def test_a_narrow_terminal_cuts_no_cell_of_a_table(capsys, monkeypatch):
             lengths = [draw.choice((1, 5, 12, 30, 31, 90)) for _ in range(draw.randint(1, 7))]
             row = ["".join(draw.choices(letters, k=length)) for length in lengths]
             header = [f"{length} characters of a cell" for length in lengths]
-            print_table("title", header, [row])
+            emit(False, None, [Table("title", header, [row])])
             out = capsys.readouterr().out
             assert all(cell in out for cell in row if len(cell) <= 30)
             cells = [[part.strip() for part in line.split("│")[1:-1]] for line in out.splitlines() if line[:1] == "│"]

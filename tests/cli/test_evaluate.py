@@ -165,7 +165,8 @@ def test_evaluate_of_a_causal_model_is_its_perplexity(capsys, gpt, tmp_path):
     assert json.loads((tmp_path / "report" / "metrics.json").read_text())["tokens"] == report["tokens"]
     code, out, _ = crate(capsys, "evaluate", gpt, "--output", tmp_path / "report")
     assert code == 0
-    assert f"{report['cross_entropy']:.4f} nats per token" in out
+    assert "nats per token" in out
+    assert f"{report['cross_entropy']:.4f}" in out
 
 
 def test_evaluate_of_a_masked_model_agrees_with_training(capsys, bert, tmp_path):
@@ -190,7 +191,7 @@ def test_evaluate_says_which_text_was_measured(capsys, gpt, bert, tmp_path):
         assert (other["data"], other["split"]) == (str(tmp_path / "other.txt"), "all")
         code, out, _ = crate(capsys, "evaluate", run, "--data", tmp_path / "other.txt", "--output", tmp_path / "report")
         assert code == 0
-        assert f"all of {tmp_path / 'other.txt'}: " in out
+        assert f"all of {tmp_path / 'other.txt'}" in out
 
 
 def test_a_baseline_and_other_data_do_not_mix(capsys, gpt, tmp_path):
@@ -231,7 +232,8 @@ def test_real_labels_are_found_by_the_number_of_the_file(capsys, imagenet, tmp_p
     assert report["real_top1"] != report["top1"]
     code, out, _ = crate(capsys, *call)
     assert code == 0
-    assert f"ReaL {report['real_top1']:.2%}, top-1 {report['top1']:.2%}, 8 of 8 images" in out
+    assert f"ReaL {report['real_top1']:.2%}, top-1 {report['top1']:.2%}" in out
+    assert "8 of 8 images" in out
     assert json.loads((run / "evaluation-real" / "metrics.json").read_text())["real_top1"] == report["real_top1"]
 
 

@@ -166,7 +166,7 @@ def test_ends_of_documents_are_named_and_can_be_left_out(capsys, gpt, tmp_path):
 
 
 def test_the_papers_sampling(capsys, gpt, monkeypatch):
-    monkeypatch.setattr("codingrate.runs.run.ITERATIONS", 3)
+    monkeypatch.setattr("codingrate.runs.verbs.ITERATIONS", 3)
     call = ["perplexity", gpt, "--sampled", "--block", 16]
     report = crate_json(capsys, *call)
     assert (report["tokens"], report["stride"]) == (3 * 4 * 16, None)
@@ -367,7 +367,7 @@ WRONG_CALLS = [
     (["generate", "GPT", "x", "--temperature", "0"], 1, "--temperature is 0.0; it must be positive"),
     (["generate", "GPT", "x", "--temperature", "1e-45"], 1, "temperature is 1e-45; it must be at least 0.001"),
     (["generate", "GPT", "x", "--temperature", "inf"], 1, "temperature is inf; it must be at least 0.001"),
-    (["generate", "GPT", "x", "--repetition-penalty", "1e300"], 1, "repetition_penalty is 1e+300; it must be"),
+    (["generate", "GPT", "x", "--repetition-penalty", "1e300"], 1, "--repetition-penalty is 1e+300; it must be"),
     (["generate", "GPT", "x", "--seed", str(2**32)], 2, "less than or equal to 4294967295"),
     (["generate", "GPT", "x", "--beams", str(10**30)], 2, "less than or equal to 1000"),
     (["generate", "GPT", "x\udcff"], 1, "has a lone surrogate"),

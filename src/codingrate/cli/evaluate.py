@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from typer import Argument, Option
@@ -141,7 +141,7 @@ def detect(
         report = opened.detect(data, benchmark, layer=index, rule=rule, checkpoint=checkpoint, **settings)
         saved = save_report(report, folder / f"layer{report.layer + 1}" if len(layers) > 1 else folder)
         results.append({**report.to_dict(), "folder": str(saved)})
-        parts += [*report.describe(f"{data} by {model}"), f"results in {saved}"]
+        parts += [*report.describe(f"{model}, on {data}"), f"results in {saved}"]
     emit(as_json, {"model": model, "benchmark": benchmark, "layers": results}, parts)
 
 
@@ -181,7 +181,7 @@ def probe(
     options |= {"data": data, "path": path, "checkpoint": checkpoint, "limit": limit, "batch_size": batch_size}
     opened = open_run(run)
     reports = {
-        features: opened.probe(method, features, cache=cache, protocol=protocol, **options)
+        features: opened.probe(method, cast(Any, features), cache=cache, protocol=protocol, **options)
         for features in dict.fromkeys(("trained", *(name.value for name in baseline or ())))
     }
     folder = output or opened.output_folder("probe", data)

@@ -227,7 +227,7 @@ def segment(
     ]  # fmt: skip
     columns = ("image", "layer", "region", "x, y, width, height", "area", "border", "cut quality", "threshold")
     empty = sum(not any(one["segments"] for one in entry["layers"]) for entry in results)
-    parts = [
+    parts: list[Table | str] = [
         Table(f"regions found by {model}", columns, rows),
         f"{len(rows)} regions in {len(results)} images{f', none in {empty}' if empty else ''}; pictures in {folder}",
     ]

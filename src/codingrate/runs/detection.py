@@ -40,8 +40,7 @@ class DetectionReport(Report):
 
     def describe(self, title: str = "") -> Iterator[Table | str]:
         """Yield what the result shows of a layer."""
-        layer = f"layer {self.layer + 1}"
-        return self.result.describe(f"{title}, {layer}" if title else layer)
+        return self.result.describe(f"layer {self.layer + 1}{title and f' of {title}'}")
 
     def save(self, folder: str | Path) -> Path:
         """Write metrics.json, and for COCO detections.json in COCO's result format."""

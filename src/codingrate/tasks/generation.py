@@ -63,7 +63,7 @@ def generate(
     if not prompt.strip():
         raise CrateError("the prompt is empty; give a text to continue")
     if any(not text for text in stop):
-        raise CrateError("`stop` has an empty text; give a text that ends the continuation")
+        raise CrateError("`stop` is an empty text; give a text that ends the continuation")
     check_tokenizer(tokenizer, model.config)
     settings = settings or {"do_sample": True, "temperature": 0.8, "top_k": 50}
     _check_scales(settings)
