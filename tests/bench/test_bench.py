@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from codingrate import create_model
-from codingrate.bench import bench_image, bench_rate, count_rounds, models, run_suites, suites, timing
+from codingrate.bench import bench_image, bench_rate, count_rounds, describe, models, run_suites, suites, timing
 from codingrate.bench.models import NaiveClassifier
-from codingrate.cli.bench import print_result
+from codingrate.cli.output import emit
 from tests.refusals import refused
 
 from .conftest import SMALL, shrink
@@ -75,5 +75,5 @@ def test_image_suite_fills_every_metric(monkeypatch, capsys):
         for rival in ("naive", "vit"):
             assert metrics["speedup"][rival] == metrics["seconds"][rival] / metrics["seconds"]["ours"]
     assert result["parameters"]["ours"] == result["parameters"]["naive"] < result["parameters"]["vit"]
-    print_result({"image": result, "machine": {"threads": 1, "peak_gflops": 100.0}})
+    emit(False, None, describe({"image": result, "machine": {"threads": 1, "peak_gflops": 100.0}}))
     assert "pseudocode" in capsys.readouterr().out

@@ -2,8 +2,8 @@
 
 import pytest
 
-from codingrate.bench import bench_gpt, models
-from codingrate.cli.bench import print_result
+from codingrate.bench import bench_gpt, describe, models
+from codingrate.cli.output import emit
 from tests.models.test_transformers import compiler
 from tests.refusals import refused
 
@@ -26,7 +26,7 @@ def test_every_metric_is_filled(capsys):
     assert held["gpt2"] == 2 * held["ours"] == 2 * 3 * 30 * 4
     assert parameters["ours"] < parameters["gpt2"]
     assert result["cache_difference"] < 1e-5
-    print_result({"gpt": result, "machine": {"threads": 1}})
+    emit(False, None, describe({"gpt": result, "machine": {"threads": 1}}))
     assert "speedup" in capsys.readouterr().out  # a narrow terminal folds the rest of the heading
 
 
@@ -40,7 +40,7 @@ def test_training_is_also_timed_compiled(capsys):
         "gpt2": seconds["gpt2"] / seconds["gpt2 compiled"],
         "speedup": seconds["gpt2 compiled"] / seconds["ours compiled"],
     }
-    print_result({"gpt": result, "machine": {"threads": 1}})
+    emit(False, None, describe({"gpt": result, "machine": {"threads": 1}}))
     assert "Compiling makes ours" in capsys.readouterr().out
 
 

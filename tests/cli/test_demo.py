@@ -10,6 +10,7 @@ from PIL import Image
 
 import codingrate
 from codingrate.cli import demo
+from codingrate.cli.output import emit
 
 from .conftest import check_refusal, crate_json
 
@@ -33,14 +34,12 @@ def test_demo_trains_both_models_and_measures_every_layer(capsys, tmp_path):
     for picture in (shipped["report"], shipped["attention"]):
         assert (tmp_path / "demo" / "crate-cifar10") in Path(picture).parents
         assert Path(picture).stat().st_size > 10_000
-    demo.show(result)
+    emit(False, result, demo.describe(result))
     text = capsys.readouterr().out
     assert f"{layers[0]['compression_normalized']:.1f}" in text, "the table shows what was measured"
     measured, verdict = re.search(r"^Measured here: (.*)\.\nVerdict: (.*)\.$", text, re.M).groups()
     assert measured.count("in the first layer") == measured.count("before training") == 2, "R^c and non-zero entries"
     assert verdict in ("agrees", "agrees in part", "does not agree")
-    demo.show_shipped(shipped)
-    text = capsys.readouterr().out
     assert len(shipped["samples"]) == 6
     for sample in shipped["samples"]:
         assert sample["caption"] in text

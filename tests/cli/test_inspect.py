@@ -520,16 +520,12 @@ def test_reconstruct_reads_files_and_draws_masks_from_a_seed(capsys, mae_run, tm
     files = [tmp_path / "one.png", tmp_path / "two.jpg"]
     for number, file in enumerate(files):  # of another size and color than the run's images
         picture(number, 31, 23).save(file)
-    code, out, _ = crate(capsys, "reconstruct", mae_run, *files, "--output", tmp_path / "b.png")
-    assert code == 0
-    assert "mean loss" in out
-    assert (tmp_path / "b.png").is_file()
     same, other = (
         crate_json(capsys, "reconstruct", mae_run, *files, "--seed", seed, "--output", tmp_path / "c.png")["loss"]
         for seed in (0, 5)
     )
-    assert f"mean loss {same:.4f}" in out
     assert same != other
+    assert (tmp_path / "c.png").is_file()
 
 
 def test_reconstruct_refuses(capsys, mae_run, dino_run, tmp_path):

@@ -166,7 +166,7 @@ def test_ends_of_documents_are_named_and_can_be_left_out(capsys, gpt, tmp_path):
 
 
 def test_the_papers_sampling(capsys, gpt, monkeypatch):
-    monkeypatch.setattr("codingrate.runs.run.ITERATIONS", 3)
+    monkeypatch.setattr("codingrate.runs.verbs.ITERATIONS", 3)
     call = ["perplexity", gpt, "--sampled", "--block", 16]
     report = crate_json(capsys, *call)
     assert (report["tokens"], report["stride"]) == (3 * 4 * 16, None)
@@ -184,8 +184,6 @@ def test_last_words_are_predicted(capsys, gpt, tmp_path):
     for flags, protocol in (([], "argmax"), (["--generated"], "generate")):
         report = crate_json(capsys, "lambada", gpt, tmp_path / "passages.jsonl", *flags)
         assert (report["texts"], report["protocol"], report["accuracy"]) == (2, protocol, 0)
-    code, out, _ = crate(capsys, "lambada", gpt, tmp_path / "passages.jsonl")
-    assert (code, out) == (0, "last word predicted in 0.00% of 2 passages\n")
 
 
 # glue
@@ -367,7 +365,7 @@ WRONG_CALLS = [
     (["generate", "GPT", "x", "--temperature", "0"], 1, "--temperature is 0.0; it must be positive"),
     (["generate", "GPT", "x", "--temperature", "1e-45"], 1, "temperature is 1e-45; it must be at least 0.001"),
     (["generate", "GPT", "x", "--temperature", "inf"], 1, "temperature is inf; it must be at least 0.001"),
-    (["generate", "GPT", "x", "--repetition-penalty", "1e300"], 1, "repetition_penalty is 1e+300; it must be"),
+    (["generate", "GPT", "x", "--repetition-penalty", "1e300"], 1, "--repetition-penalty is 1e+300; it must be"),
     (["generate", "GPT", "x", "--seed", str(2**32)], 2, "less than or equal to 4294967295"),
     (["generate", "GPT", "x", "--beams", str(10**30)], 2, "less than or equal to 1000"),
     (["generate", "GPT", "x\udcff"], 1, "has a lone surrogate"),
@@ -378,7 +376,6 @@ WRONG_CALLS = [
     (["generate", "GPT", "x", "--checkpoint", "lats"], 2, "'lats' must be last, best or a training step"),
     (["generate", "BERT", "x"], 1, "its task is masked-lm; generate needs a run of task causal-lm"),
     (["generate", "DIGITS", "x"], 1, "its task is classification; generate needs a run of task causal-lm"),
-    (["generate", "nowhere", "x"], 1, "unknown run folder, checkpoint file or model 'nowhere'"),
     (["generate", "bare", "x"], 1, "no tokenizer"),
     (["generate", "damaged", "x"], 1, "config.json"),
     (["generate", "GPT"], 2, "'prompt'"),
@@ -453,9 +450,6 @@ def test_zero_shot_measures_the_sets_of_the_paper(capsys, gpt, tmp_path):
     sampled = crate_json(capsys, "zero-shot", gpt, sets[1], "--iterations", 3)
     assert sampled["sets"]["ptb"]["error"] > 0
     assert sampled["accuracy"] is None
-    code, out, _ = crate(capsys, "zero-shot", gpt, sets[1], "--iterations", 3)
-    assert code == 0
-    assert f"{sampled['average']:.4f}" in out
     check_refusal(capsys, ["zero-shot", gpt, "pbt"], 1, "did you mean 'ptb'")
     check_refusal(capsys, ["zero-shot", gpt, "ptb=nowhere.txt"], 1, "no such file or folder: nowhere.txt")
     check_refusal(capsys, ["zero-shot", gpt, sets[1], sets[1]], 1, "at most once")

@@ -88,15 +88,15 @@ def test_a_model_without_names_takes_the_classes_in_order(caplog):
         (
             ["yak", "dog"],
             None,
-            "does not know: yak; the model's are ant, bee, cat, … (7); map them with --labels yak=ant",
+            "does not know: yak; the model's are ant, bee, cat, … (7); map them with `labels='yak=ant",
         ),
         (["yak"], "yak=ox", "does not know: ox;"),
         (["yak"], "yak=7", "does not know: 7;"),
         (["yak", "7"], None, "does not know: yak, 7;"),
-        (["dog"], "dg=dog", "unknown class of data in --labels 'dg'; did you mean 'dog'?"),
-        (["dog"], "dog", "--labels dog: give a JSON file, or pairs such as cat=tabby,dog=beagle"),
+        (["dog"], "dg=dog", "unknown class of data in `labels` 'dg'; did you mean 'dog'?"),
+        (["dog"], "dog", "`labels='dog'`: give a JSON file, or pairs such as cat=tabby,dog=beagle"),
         (["dog"], "dog=,", "give a JSON file, or pairs"),
-        (["dog"], "missing.json", "--labels missing.json: cannot read the file (No such file or directory)"),
+        (["dog"], "missing.json", "`labels='missing.json'`: cannot read the file (No such file or directory)"),
     ],
 )
 def test_a_bad_match_is_refused(classes, labels, message):
@@ -107,7 +107,7 @@ def test_a_bad_match_is_refused(classes, labels, message):
 def test_a_bad_file_is_refused(tmp_path, text):
     file = tmp_path / "labels.json"
     file.write_text(text)
-    refused(f"--labels {file}: must hold", match_classes, "data", ["cat"], MODEL, file)
+    refused(f"`labels={str(file)!r}`: must hold", match_classes, "data", ["cat"], MODEL, file)
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -82,7 +82,7 @@ def test_the_classes_of_data_are_matched_with_the_models_by_name(digits):
             classes=(*(renamed.get(name, name) for name in own), "a class without images"),
         )
         if renamed:
-            refused(f"map them with --labels {renamed[own[0]]}=", evaluate, model, data)
+            refused(f"map them with `labels='{renamed[own[0]]}=", evaluate, model, data)
         report = evaluate(model, data, class_map={other: name for name, other in renamed.items()})
         true = [names.index(f"digit {label}") for label in labels]
         assert report.classes == names

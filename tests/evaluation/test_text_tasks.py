@@ -135,7 +135,7 @@ def test_the_classes_of_sentences_are_matched_with_the_models_by_name(tmp_path):
     assert np.array_equal(report.confusion["validation"], confusion_matrix(labels, guesses, labels=report.classes))
     assert report.splits["validation"]["accuracy"] == pytest.approx(np.mean(np.array(guesses) == labels))
     other = sentence_task(tmp_path, ["ja" if label == "yes" else "no" for label in labels], name="other")
-    refused("does not know: ja; the model's are yes, maybe, no; map them with --labels ja=", other.evaluate, model)
+    refused("does not know: ja; the model's are yes, maybe, no; map them with `labels='ja=", other.evaluate, model)
     mapped = other.evaluate(model, class_map={"ja": "yes"})
     assert np.array_equal(mapped.confusion["validation"], report.confusion["validation"])
 

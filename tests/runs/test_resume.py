@@ -167,7 +167,9 @@ def test_a_signal_saves_a_checkpoint_and_the_folder_alone_resumes(tmp_path, unin
     stopped = signalled(cut, FIVE, 6, number)
     assert isinstance(stopped, TrainingStopped)
     assert stopped.signal == number
-    assert str(stopped).endswith(f"stopped after step 7, checkpoint saved; continue with: crate train --resume {cut}")
+    assert str(stopped).endswith(
+        f"stopped after step 7, checkpoint saved; continue with: `train({str(cut)!r}, resume=True)`"
+    )
     assert names(cut) == ["checkpoint-5", "checkpoint-7"]
     train(cut, resume=True, quiet=True)
     assert_same_run(cut, whole)

@@ -165,7 +165,7 @@ def test_evaluation_of_checkpoints_splits_and_other_data(run, few, tmp_path):
     refused("split", run.evaluate, split="tset")
     folder = report.save(tmp_path / "evaluation")
     assert json.loads((folder / "metrics.json").read_text())["top1"] == report.top1
-    assert f"{report.top1}"[:6] in Reader.of(report._repr_html_()).text
+    assert f"top-1 {report.top1:.2%}" in Reader.of(report._repr_html_()).text
 
 
 def test_predict_reads_files_and_pictures(run, tmp_path):

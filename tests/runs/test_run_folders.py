@@ -56,7 +56,7 @@ def test_a_run_is_not_resumed_with_another_recipe(started, key, value, train_few
 
 def test_nothing_is_overwritten_and_there_must_be_something_to_resume(tmp_path, started, train_few):
     one = {"schedule.steps": 1}
-    refused("--resume", train_few, started, one)
+    refused("resume=True", train_few, started, one)
     refused("there is no run to resume", train_few, tmp_path / "run", one, resume=True)
     assert not (tmp_path / "run").exists()
     (tmp_path / "thesis.tex").write_text("years of work")

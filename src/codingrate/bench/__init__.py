@@ -2,5 +2,6 @@
 
 from .models import bench_gpt, bench_image
 from .suites import bench_rate, count_rounds, run_suites
+from .tables import describe
 
-__all__ = ["bench_gpt", "bench_image", "bench_rate", "count_rounds", "run_suites"]
+__all__ = ["bench_gpt", "bench_image", "bench_rate", "count_rounds", "describe", "run_suites"]

@@ -96,7 +96,7 @@ def _classifier(name: str, rival: str) -> nn.Module:
         model = create_model(name)
     config = model.config
     if not isinstance(model, CrateForImageClassification) or (config.attention, config.sparsifier) != ("mssa", "ista"):
-        raise CrateError(f"--model {name} is not a CRATE classifier; use one such as crate-base-patch16-224")
+        raise CrateError(f"`model={name!r}` is not a CRATE classifier; use one such as crate-base-patch16-224")
     if rival != "vit":
         return model if rival == "ours" else NaiveClassifier(model)
     same = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_labels")

@@ -5,17 +5,19 @@ An error that no verb expects is a bug; its traceback is written to a log file, 
 
 from __future__ import annotations
 
+import ast
 import ctypes
+import functools
 import logging
 import os
+import re
 import shlex
 import signal
 import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Annotated, Any, cast
 
@@ -30,6 +32,26 @@ from . import bench, demo, evaluate, explore, inspect, predict, study, text, tra
 UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # typer carries click's classes since 0.25
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+
+_RENAMED = {"features": "baseline"}
+"""Arguments of Python whose option has another name."""
+
+
+def _stopping(verb: Callable[..., None]) -> Callable[..., None]:
+    """Let Ctrl-C and signals end a verb with the message that says how to continue, and with their exit code."""
+
+    @functools.wraps(verb)
+    def call(*args: Any, **options: Any) -> None:
+        try:
+            verb(*args, **options)
+        except KeyboardInterrupt as stopped:
+            code = 128 + getattr(stopped, "signal", signal.SIGINT)
+            if first_process():
+                _fail(in_options(str(stopped) or "stopped", ""), code)
+            raise SystemExit(code) from None
+
+    return call
+
 
 app = typer.Typer(
     name="crate",
@@ -70,7 +92,7 @@ for name, verb in {
     "publish": predict.publish,
     "bench": bench.bench,
 }.items():
-    app.command(name)(cast(Any, verb))
+    app.command(name)(_stopping(cast(Any, verb)))
 
 
 def _version(show: bool) -> None:
@@ -136,8 +158,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     hook, threading.excepthook = threading.excepthook, threading.excepthook if debug else _note_thread
     try:
         code = command().main([a for a in arguments if a != "--debug"], prog_name="crate", standalone_mode=False)
-        if code == 130:  # typer's own answer to Ctrl-C
-            _fail("stopped", 130)
         sys.stdout.flush()
         exit_together(code if isinstance(code, int) else 0)
     except (typer.Abort, KeyboardInterrupt):
@@ -152,7 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if debug:
             raise
         if isinstance(error, (CrateError, OSError)):
-            code = _fail(str(error), 1)
+            verb = next((word for word in arguments if word in command().commands), "")
+            code = _fail(in_options(str(error), verb), 1)
         elif _is_out_of_memory(error):
             code = _fail("not enough memory; use a smaller batch size, image size or model", 1)
         else:
@@ -164,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-@cache
+@functools.cache
 def command() -> Any:
     """Return the command of typer; brackets in its help are text, not markup of rich."""
     built: Any = typer.main.get_command(app)
@@ -172,6 +193,33 @@ def command() -> Any:
         for part in (one, *one.params):
             part.help = escape(part.help or "")
     return built
+
+
+def in_options(message: str, verb: str) -> str:
+    """Write the arguments and calls of Python that a message has in backticks as options of a verb and as commands.
+
+    `max_corrupt` becomes --max-corrupt, `layer=3` becomes --layer 3, and `train('run', resume=True)` becomes
+    crate train --resume run. Names that are not options of the verb stay as they are.
+    """
+
+    def translate(quoted: re.Match[str]) -> str:
+        try:
+            call: Any = ast.parse(quoted[1] if quoted[1].endswith(")") else f"_({quoted[1]})", mode="eval").body
+            name = verb if call.func.id == "_" else call.func.id.replace("_", "-")
+            options = {param.name: param for param in command().commands[name].params}
+            named = [(argument.id, None) for argument in call.args if isinstance(argument, ast.Name)]
+            named += [(keyword.arg, ast.literal_eval(keyword.value)) for keyword in call.keywords]
+            values = [ast.literal_eval(argument) for argument in call.args if not isinstance(argument, ast.Name)]
+            words = [] if call.func.id == "_" else ["crate", name]
+            for argument, value in named:
+                option = options[_RENAMED.get(argument, argument)]
+                words.append(option.secondary_opts[0] if value is False else option.opts[-1])
+                values += [] if value is None or isinstance(value, bool) else [value]
+        except (SyntaxError, ValueError, AttributeError, KeyError, IndexError):
+            return quoted[0]
+        return " ".join(words + [shlex.quote(text) if " " in text else text for text in map(str, values)])
+
+    return re.sub("`([^`]+)`", translate, message)
 
 
 def _catch_terminate() -> Any:

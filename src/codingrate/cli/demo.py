@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
-from .output import Json, print_json, print_table
+from .._report import Table
+from .output import Json, emit
 
 SHIPPED = "crate-cifar10"
 TWIN = ["model.config.attention=mhsa", "model.config.sparsifier=mlp", "model.config.skip=residual"]
@@ -42,11 +44,7 @@ def demo(
         "picture": str(output / "layers.png"),
         "shipped": inspect_shipped(output),
     }
-    if as_json:
-        print_json(result)
-    else:
-        show(result)
-        show_shipped(result["shipped"])
+    emit(as_json, result, describe(result))
 
 
 def inspect_shipped(output: Path) -> dict[str, Any]:
@@ -69,14 +67,14 @@ def inspect_shipped(output: Path) -> dict[str, Any]:
     }
 
 
-def show(result: dict[str, Any]) -> None:
-    """Print two tables, what to look at in them, and what to type next."""
+def describe(result: dict[str, Any]) -> Iterator[Table | str]:
+    """Yield what was measured, what to look at, and what to type next."""
     import pandas as pd
 
     from ..inspection import Verdict, judge_training
 
     labels = {"crate": "CRATE (white box)", "vit": "ViT (black box)"}
-    print_table(
+    yield Table(
         "scikit-learn's digits: 1,438 training images, 359 test images, seed 0",
         ("", "test accuracy", "parameters", "training"),
         [
@@ -87,7 +85,7 @@ def show(result: dict[str, Any]) -> None:
     rows = result["layers"]["crate"]
     first, last = min(r["epoch"] for r in rows), max(r["epoch"] for r in rows)
     before, after = ([row for row in rows if row["epoch"] == epoch] for epoch in (first, last))
-    print_table(
+    yield Table(
         "The layers of CRATE on 32 test images",
         ("layer", "R^c untrained", "R^c trained", "non-zero untrained", "non-zero trained"),
         [
@@ -99,7 +97,7 @@ def show(result: dict[str, Any]) -> None:
             for b, a in zip(before, after, strict=True)
         ],
     )
-    print(
+    yield (
         "R^c is the cost of coding the tokens, scaled to length one, against a layer's own subspaces, measured after\n"
         "its attention, which is built to lower it. Non-zero is the share of entries that ISTA leaves; it is built to\n"
         "leave few. The paper predicts that both fall from layer to layer in most cases, the share except in the last\n"
@@ -107,19 +105,19 @@ def show(result: dict[str, Any]) -> None:
     )
     findings = judge_training(pd.DataFrame(before), pd.DataFrame(after))
     verdict = Verdict.combine(finding.verdict for finding in findings)
-    print(f"Measured here: {'; '.join(finding.measured for finding in findings)}.")
-    print(f"Verdict: {'none, no change exceeds its error' if verdict is None else verdict.value}.")
-    print(f"Picture: {result['picture']}")
+    yield (f"Measured here: {'; '.join(finding.measured for finding in findings)}.")
+    yield (f"Verdict: {'none, no change exceeds its error' if verdict is None else verdict.value}.")
+    yield f"Picture: {result['picture']}"
+    yield from _describe_shipped(result["shipped"])
 
 
-def show_shipped(shipped: dict[str, Any]) -> None:
-    """Print what the shipped model predicts, its layers, where to look, and what to type next."""
+def _describe_shipped(shipped: dict[str, Any]) -> Iterator[Table | str]:
     name = shipped["name"]
-    print(f"\nA trained model that ships with the package: {name}, {shipped['parameters']:,} parameters.")
-    print(f"On photographs of ten kinds of objects (CIFAR-10) that it has not seen: {shipped['headline']}.")
+    yield (f"\nA trained model that ships with the package: {name}, {shipped['parameters']:,} parameters.")
+    yield (f"On photographs of ten kinds of objects (CIFAR-10) that it has not seen: {shipped['headline']}.")
     answers = "; ".join(sample["caption"] for sample in shipped["samples"])
-    print(f"Its answers to a few of them: {answers}.")
-    print_table(
+    yield (f"Its answers to a few of them: {answers}.")
+    yield Table(
         f"The layers of {name} on its stored sample of test images",
         ("layer", "R^c", "non-zero"),
         [
@@ -127,11 +125,11 @@ def show_shipped(shipped: dict[str, Any]) -> None:
             for r in shipped["layers"]
         ],
     )
-    print(f"Compression: {shipped['findings']['compression']}")
-    print(f"Sparsity: {shipped['findings']['sparsity']}")
-    print(f"Attention: {shipped['attention']} shows where the class token looks in a few pictures, head by head.")
-    print(f"Report with all measures and figures: {shipped['report']}")
-    print(
+    yield (f"Compression: {shipped['findings']['compression']}")
+    yield (f"Sparsity: {shipped['findings']['sparsity']}")
+    yield (f"Attention: {shipped['attention']} shows where the class token looks in a few pictures, head by head.")
+    yield (f"Report with all measures and figures: {shipped['report']}")
+    yield (
         f"Next: crate predict {name} PHOTO, crate attention {name} PHOTO, crate generate crate-shakespeare-gpt ROMEO:,"
     )
-    print("crate models --pretrained, crate train digits, crate recipes")
+    yield ("crate models --pretrained, crate train digits, crate recipes")

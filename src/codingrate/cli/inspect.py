@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
 from .._distributed import share
+from .._report import Table
 from .output import (
     BatchSize,
     CheckpointOption,
@@ -18,17 +18,15 @@ from .output import (
     DataOption,
     Json,
     LayerOption,
-    MaskRule,
     ModelArgument,
     PathOption,
     RuleOption,
     RunArgument,
+    emit,
     layer_option,
     open_run,
-    print_indented,
-    print_json,
+    paragraph,
     print_note,
-    print_table,
     progress,
     save_report,
 )
@@ -36,7 +34,6 @@ from .output import (
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ..inspection import ImageAttention, InspectionReport, Segment
     from ..runs import Run
 
 Images = Annotated[list[Path], Argument(help="Image files.")]
@@ -45,13 +42,6 @@ ABOUT_REGIONS = (
     "covers much of the image's border. The cut quality, 1 - Ncut/2, says how clearly a region is separated from the "
     "rest of the image: 1 if nothing connects them, 0.5 or less if not at all. It is not the probability of an object."
 )
-
-
-class Measure(str, Enum):
-    """Definitions of the layer-wise rate."""
-
-    paper = "paper"
-    released = "released"
 
 
 def inspect(
@@ -76,8 +66,8 @@ def inspect(
         float | None, Option(help="Coding precision ε of the rates. Default: 0.5; with --measure released 0.1.")
     ] = None,
     measure: Annotated[
-        Measure, Option(help="R^c as the paper defines it, or as the released script does.")
-    ] = Measure.paper,
+        Literal["paper", "released"], Option(help="R^c as the paper defines it, or as the released script does.")
+    ] = "paper",
     controls: Annotated[
         bool, Option(help="Measure what every verdict is compared with, and the untrained model.")
     ] = True,
@@ -91,7 +81,7 @@ def inspect(
     run = open_run(model)
     options = {
         "--data": data, "--path": path, "--split": split, "--limit": limit, "--compare": compare,
-        "--checkpoint": checkpoint, "--layer": layer, "--eps": eps, "--measure": measure.value,
+        "--checkpoint": checkpoint, "--layer": layer, "--eps": eps, "--measure": measure,
         "--token-samples": token_samples, "--no-controls": None if controls else "",
     }  # fmt: skip
     report = run.inspect(
@@ -104,7 +94,7 @@ def inspect(
         batch_size=batch_size,
         layers=layer_option(run, checkpoint, layer),
         eps=eps,
-        measure=measure.value,
+        measure=measure,
         controls=controls,
         token_samples=token_samples,
         command=_command(model, options),
@@ -113,11 +103,8 @@ def inspect(
         folder = save_report(report, output or run.output_folder("inspect", data, split), advance)
     for note in report.notes:
         print_note(note)
-    if as_json:
-        print_json({**report.to_dict(), "report": str(folder / "report.html")})
-        return
-    _show(report)
-    print(f"report: {folder / 'report.html'}")
+    page = folder / "report.html"
+    emit(as_json, {**report.to_dict(), "report": str(page)}, [*report.describe(), f"report: {page}"])
 
 
 def _command(model: str, options: Mapping[str, Any]) -> str:
@@ -130,28 +117,6 @@ def _command(model: str, options: Mapping[str, Any]) -> str:
                 word for one in (value if isinstance(value, list) else [value]) for word in (option, str(one)) if word
             ]
     return shlex.join(words)
-
-
-def _show(report: InspectionReport) -> None:
-    for name, table in report.tables.items():
-        rows = [
-            (
-                f"{row.layer:.0f}", f"{row.compression_normalized:.1f}", f"{row.reduction_normalized:.1f}",
-                f"{row.alignment:.2f}", f"{row.nonzero:.1%}",
-            )
-            for row in table.itertuples()
-        ]  # fmt: skip
-        print_table(name, ("layer", "R^c", "ΔR", "alignment", "non-zero"), rows)
-    data: Any = report.facts["Data"]
-    part = "" if data["split"] == "all" else f"the {data['split']} split of "
-    print(f"{data['samples']:,} samples of {part}{data['name']}")
-    for score in report.outcome.scores if report.outcome else ():
-        print(score.text)
-    if judged := [panel for panel in report.panels if panel.verdict is not None]:
-        print("Measured, what the paper predicts, and the verdict:")
-    for panel in judged:
-        for line in panel.judgements():
-            print(f"  {panel.name}: {line}")
 
 
 def attention(
@@ -184,42 +149,26 @@ def attention(
         shown = {run.name: entries[-1].grid()}
         for other in others:
             shown[other.name] = other.attention([picture], head=head, mass=mass, size=size)[0][-1].grid()
-        saved = [_save_attention(folder, name, entry) for entry in entries]
+        saved = [entry.save(folder, name) for entry in entries]
         sizes = {"patches": next(iter(entries[0].maps.values())).size, "side": entries[0].square.width}
         return {"layers": saved, **_save_comparison(folder, name, shown), **sizes}
 
     results = _of_images(run, images, attend, "attention")
     patches, side = [(entry.pop("patches"), entry.pop("side")) for entry in results][-1]
-    if as_json:
-        print_json({"model": model, "mass": mass, "size": side, "patches": patches, "images": results})
-        return
     rows = [
         (entry["image"], str(one["layer"]), part["head"], f"{part['entropy']:.3f}", f"{part['patches']} of {patches}")
         for entry in results
         for one in entry["layers"]
         for part in one["heads"]
     ]
-    print_table(f"attention of {model}", ("image", "layer", "head", "entropy", "patches"), rows)
-    print(f"entropy relative to uniform attention; patches that hold {mass:.0%} of it; pictures in {folder}")
-
-
-def _save_attention(folder: Path, name: str, entry: ImageAttention) -> dict[str, Any]:
-    """Write the grid and the masks of one layer, and return their paths and the spread of each map."""
-    stem = f"{name}-layer{entry.layer + 1}"
-    masks = {head: f"{stem}-{head.replace(' ', '')}-mask.png" for head in entry.maps}
-    pictures = {f"{stem}.png": entry.grid()}
-    pictures |= {masks[head]: picture for head, picture in entry.image_masks().items()}
-    write_pictures(folder, pictures)
-    heads = [
-        {
-            "head": head.removeprefix("head "),
-            "entropy": entry.entropies[head],
-            "patches": int(mask.sum()),
-            "mask": str(folder / masks[head]),
-        }
-        for head, mask in entry.masks.items()
-    ]
-    return {"layer": entry.layer + 1, "picture": str(folder / f"{stem}.png"), "heads": heads}
+    emit(
+        as_json,
+        {"model": model, "mass": mass, "size": side, "patches": patches, "images": results},
+        [
+            Table(f"attention of {model}", ("image", "layer", "head", "entropy", "patches"), rows),
+            f"entropy relative to uniform attention; patches that hold {mass:.0%} of it; pictures in {folder}",
+        ],
+    )
 
 
 def segment(
@@ -235,7 +184,7 @@ def segment(
     ] = None,
     layer: LayerOption = None,
     refine: Annotated[bool, Option(help="Refine masks to the edges of the image.")] = True,
-    rule: RuleOption = MaskRule.symmetric,
+    rule: RuleOption = "symmetric",
     size: Annotated[
         int | None,
         Option(min=1, help="Side in pixels of the image the model reads. Default: 480, at most 60 patches."),
@@ -249,13 +198,13 @@ def segment(
 
     A region may be an object or background, such as the sky.
     """
-    from ..inspection import default_layer, layer_index, overlay
+    from ..inspection import default_layer, layer_index, overlay, save_segments
 
     run = open_run(model)
     others = [open_run(other) for other in compare or ()]
     folder = output or run.output_folder("segments")
     settings: dict[str, Any] = {"masks": masks, "threshold": threshold, "refine": refine, "side": size}
-    settings["rule"] = rule.value
+    settings["rule"] = rule
     config = run.loaded(checkpoint).config
     layers = layer_option(run, checkpoint, layer) or [layer_index(default_layer(config), config.num_hidden_layers)]
 
@@ -263,15 +212,12 @@ def segment(
         entries = []
         for index in layers:
             segments = run.segment([picture], checkpoint=checkpoint, layer=index, **settings)[0]
-            entries.append(_save_segments(folder, name, picture, segments, index))
+            entries.append(save_segments(folder, name, picture, segments, index))
         shown = {"image": picture, run.name: overlay(picture, segments)}
         shown |= {other.name: overlay(picture, other.segment([picture], **settings)[0]) for other in others}
         return {"layers": entries, **_save_comparison(folder, name, shown if others else {})}
 
     results = _of_images(run, images, find, "segment")
-    if as_json:
-        print_json({"model": model, "about": ABOUT_REGIONS, "images": results})
-        return
     rows = [
         (entry["image"], str(one["layer"]), str(number), ", ".join(map(str, part["box"])), f"{part['area']:.1%}",
          f"{part['border']:.0%}", f"{part['cut_quality']:.3f}", f"{part['threshold']:.2f}")
@@ -280,47 +226,27 @@ def segment(
         for number, part in enumerate(one["segments"], 1)
     ]  # fmt: skip
     columns = ("image", "layer", "region", "x, y, width, height", "area", "border", "cut quality", "threshold")
-    print_table(f"regions found by {model}", columns, rows)
     empty = sum(not any(one["segments"] for one in entry["layers"]) for entry in results)
-    print(f"{len(rows)} regions in {len(results)} images{f', none in {empty}' if empty else ''}; pictures in {folder}")
+    parts: list[Table | str] = [
+        Table(f"regions found by {model}", columns, rows),
+        f"{len(rows)} regions in {len(results)} images{f', none in {empty}' if empty else ''}; pictures in {folder}",
+    ]
     if empty:
-        print("if too many patches are alike, nothing can be cut; try a --threshold nearer to 1, or another --layer")
-    print_indented(ABOUT_REGIONS, "", "")
+        parts.append(
+            "if too many patches are alike, nothing can be cut; try a --threshold nearer to 1, or another --layer"
+        )
+    parts.append(paragraph(ABOUT_REGIONS, "", ""))
+    emit(as_json, {"model": model, "about": ABOUT_REGIONS, "images": results}, parts)
 
 
 def _save_comparison(folder: Path, name: str, pictures: Mapping[str, Image]) -> dict[str, Any]:
     """Write the pictures of several models as one, if there are several; return its path."""
-    from ..inspection import stack_pictures
+    from ..inspection import stack_pictures, write_pictures
 
     if len(pictures) < 2:
         return {}
     write_pictures(folder, {f"{name}-compare.png": stack_pictures(pictures)})
     return {"compare": str(folder / f"{name}-compare.png")}
-
-
-def _save_segments(folder: Path, name: str, image: Image, segments: Sequence[Segment], layer: int) -> dict[str, Any]:
-    """Write the overlay and the masks of one image and layer, and return their paths."""
-    from PIL import Image as PillowImage
-
-    from ..inspection import overlay
-
-    stem = f"{name}-layer{layer + 1}"
-    pictures = {f"{stem}-overlay.png": overlay(image, segments)}
-    for number, part in enumerate(segments, 1):
-        pictures[f"{stem}-mask{number}.png"] = PillowImage.fromarray(part.mask)
-    write_pictures(folder, pictures)
-    entries = [
-        {
-            "box": list(part.box),
-            "area": float(part.mask.mean()),
-            "border": part.border,
-            "cut_quality": part.cut_quality,
-            "threshold": part.threshold,
-            "mask": str(folder / file),
-        }
-        for part, file in zip(segments, list(pictures)[1:], strict=True)
-    ]
-    return {"layer": layer + 1, "overlay": str(folder / f"{stem}-overlay.png"), "segments": entries}
 
 
 def _of_images(
@@ -359,15 +285,6 @@ def picture_names(images: Sequence[Path]) -> list[str]:
     return names
 
 
-def write_pictures(folder: Path, pictures: Mapping[str, Image]) -> None:
-    """Write pictures to PNG files."""
-    from .._files import atomic_write
-
-    for file, picture in pictures.items():
-        with atomic_write(folder / file) as draft:
-            picture.save(draft, format="PNG")
-
-
 def reconstruct(
     run: RunArgument,
     images: Annotated[
@@ -391,18 +308,13 @@ def reconstruct(
         another = open_run(other)
         results[another.name] = another.reconstruct(images, count=count, seed=seed)
     picture = output or opened.output_folder("reconstruction.png", images[0].stem if images else None)
-    if len(results) == 1:
-        result.save(picture)
-    else:
-        from ..inspection import stack_pictures
+    if compare:
+        from ..inspection import stack_pictures, write_pictures
 
         sheets = {name: one.sheet() for name, one in results.items()}
         write_pictures(picture.parent, {picture.name: stack_pictures(sheets)})
-    losses = list(zip(result.names, result.losses, strict=True))
-    if as_json:
-        entries = [{"image": name, "loss": loss} for name, loss in losses]
-        compared = {"compare": {name: one.loss for name, one in results.items()}} if compare else {}
-        print_json({"run": run, "images": entries, "loss": result.loss, "picture": str(picture), **compared})
-        return
-    print_table(f"{run}, checkpoint {checkpoint}", ("image", "loss"), [(name, f"{loss:.4f}") for name, loss in losses])
-    print(f"mean loss {result.loss:.4f}; {picture}")
+    else:
+        result.save(picture)
+    compared = {"compare": {name: one.loss for name, one in results.items()}} if compare else {}
+    parts = [*result.describe(f"{run}, checkpoint {checkpoint}"), f"picture in {picture}"]
+    emit(as_json, {"run": run, **result.to_dict(), "picture": str(picture), **compared}, parts)

@@ -7,10 +7,9 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
-from enum import Enum
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
@@ -19,12 +18,9 @@ from .._distributed import first_process
 from .._progress import progress as progress
 
 if TYPE_CHECKING:
+    from .._report import Table
     from ..runs import Run
     from ..runs.folder import Checkpoint
-
-
-SHORT = 30
-"""Number of characters up to which the cell of a table stays on one line."""
 
 
 def _checkpoint(text: str) -> Checkpoint:
@@ -54,15 +50,9 @@ DataOption = Annotated[
 ]
 
 
-class MaskRule(str, Enum):
-    """Rules of MaskCut."""
-
-    symmetric = "symmetric"
-    cutler = "cutler"
-
-
 RuleOption = Annotated[
-    MaskRule, Option("--rule", help="MaskCut: independent of the eigenvector's sign, or as CutLER's release.")
+    Literal["symmetric", "cutler"],
+    Option("--rule", help="MaskCut: independent of the eigenvector's sign, or as CutLER's release."),
 ]
 CompareOption = Annotated[
     list[str] | None,
@@ -96,45 +86,26 @@ def layer_option(run: Run, checkpoint: Checkpoint, layers: Sequence[str] | None)
     return None if not layers else layer_numbers(layers, run.loaded(checkpoint).config.num_hidden_layers)
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON document on standard output."""
-    from .._files import to_plain
+def emit(as_json: bool, values: Any, parts: Iterable[Table | str] = ()) -> None:
+    """Print a result: `values` as one JSON document, or for people its tables and sentences, `Report.describe`."""
+    if as_json:
+        from .._files import to_plain
 
-    print(json.dumps(to_plain(value), indent=2))
+        print(json.dumps(to_plain(values), indent=2))
+        return
+    for part in parts:
+        if isinstance(part, str):
+            print(part)
+        else:
+            from rich.console import Console
 
-
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; the first column is aligned to the left, the others to the right.
-
-    Columns with long cells are folded to fit the terminal, and headers too. Numbers and other short cells never are.
-    """
-    from rich.cells import cell_len
-    from rich.console import Console
-    from rich.table import Table
-
-    table, console = Table(), Console(markup=False, emoji=False)
-    widths = [max((cell_len(row[index]) for row in rows), default=0) for index in range(len(columns))]
-    borders = 3 * len(columns) + 1
-    if sum(map(max, widths, map(cell_len, columns))) + borders > console.width:
-        columns = [
-            textwrap.fill(name, max(width, 8), break_long_words=False)
-            for name, width in zip(columns, widths, strict=True)
-        ]
-    headers = [max(map(cell_len, name.split("\n"))) for name in columns]
-    narrowest = [max(pair) if pair[0] <= SHORT else SHORT // 2 for pair in zip(widths, headers, strict=True)]
-    for index, (column, width) in enumerate(zip(columns, widths, strict=True)):
-        table.add_column(column, justify="right" if index else "left", no_wrap=width <= SHORT, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    print(title)
-    console.width = max(console.width, sum(narrowest) + borders)
-    console.print(table)
+            Console(markup=False, emoji=False).print(part, crop=False)
 
 
-def print_indented(text: str, first: str = "    ", rest: str = "    ") -> None:
-    """Print a text as a paragraph that fits the terminal."""
+def paragraph(text: str, first: str = "    ", rest: str = "    ") -> str:
+    """Return a text as a paragraph that fits the terminal."""
     width = min(shutil.get_terminal_size().columns, 100)
-    print(textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest))
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest)
 
 
 def save_report(report: Any, folder: Path, *options: Any) -> Path:
@@ -156,8 +127,3 @@ def thousands(value: float) -> str:
         if value >= size:
             return f"{value / size:.2f} {unit}"
     return f"{value:.0f}"
-
-
-def percent(value: float | None) -> str:
-    """Format a share as a percentage; None as an empty string."""
-    return "" if value is None else f"{value:.2%}"

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from .output import CheckpointOption, Json, ModelArgument, RunArgument, open_run, print_json, print_table
+from .._report import Table
+from .output import CheckpointOption, Json, ModelArgument, RunArgument, emit, open_run
 
 
 def predict(
@@ -26,13 +27,10 @@ def predict(
     entries = [{"input": name, **_entry(answer, top)} for name, answer in zip(names, answers, strict=True)]
     if output is not None:
         _write(output, entries)
-    if as_json:
-        print_json({"model": model, "checkpoint": checkpoint, "predictions": entries})
-        return
-    for title, rows in _tables(entries).items():
-        print_table(f"{model}, checkpoint {checkpoint}", ("input", *title.split("|")), rows)
-    if output is not None:
-        print(f"predictions in {output}")
+    title = f"{model}, checkpoint {checkpoint}"
+    parts = [Table(title, ("input", *columns.split("|")), rows) for columns, rows in _tables(entries).items()]
+    saved = [] if output is None else [f"predictions in {output}"]
+    emit(as_json, {"model": model, "checkpoint": checkpoint, "predictions": entries}, [*parts, *saved])
 
 
 def _inputs(modality: str, inputs: Sequence[str]) -> tuple[list[str], list[Any]]:
@@ -118,14 +116,15 @@ def export(
     """Export a model to ONNX with a free batch size, and check it against PyTorch with onnxruntime."""
     opened = open_run(run)
     result = opened.export(output or opened.output_folder("model.onnx"), checkpoint=checkpoint)
-    if as_json:
-        print_json({"run": run, "checkpoint": checkpoint, **result})
-        return
-    print(
-        f"wrote {result['file']}, {result['bytes'] / 1e6:.1f} MB: {', '.join(result['inputs'])} → "
-        f"{', '.join(result['outputs'])}"
+    names = {key: ", ".join(result[key]) for key in ("inputs", "outputs")}
+    emit(
+        as_json,
+        {"run": run, "checkpoint": checkpoint, **result},
+        [
+            f"wrote {result['file']}, {result['bytes'] / 1e6:.1f} MB: {names['inputs']} → {names['outputs']}",
+            f"largest difference from PyTorch {result['difference']:.1e} at batch sizes {result['batch_sizes']}",
+        ],
     )
-    print(f"largest difference from PyTorch {result['difference']:.1e} at batch sizes {result['batch_sizes']}")
 
 
 def publish(
@@ -146,7 +145,5 @@ def publish(
     options: dict[str, Any] = {"data": data, "about": text, "samples": samples, "checkpoint": checkpoint}
     written = publish_run(open_run(run), folder, **options)
     size = sum(file.stat().st_size for file in written.rglob("*") if file.is_file())
-    if as_json:
-        print_json({"run": run, "checkpoint": checkpoint, "folder": str(written), "bytes": size})
-        return
-    print(f"wrote {written}, {size / 1e6:.1f} MB; open it with codingrate.Run({str(written)!r})")
+    values = {"run": run, "checkpoint": checkpoint, "folder": str(written), "bytes": size}
+    emit(as_json, values, [f"wrote {written}, {size / 1e6:.1f} MB; open it with codingrate.Run({str(written)!r})"])

@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from ..errors import CrateError
-from .output import Json, print_indented, print_json, print_table, progress
+from .output import Json, emit, paragraph, progress
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -55,41 +55,27 @@ def study(
 
     if show_list:
         studies = {known: load_study(known) for known in study_names()}
-        if as_json:
-            print_json(studies)
-            return
-        for known, plan in studies.items():
-            print(f"{known}: {len(plan.settings)} rows × {len(plan.seeds)} seeds, recipe {plan.recipe}")
-            print_indented(plan.what)
+        lines = [
+            f"{known}: {len(plan.settings)} rows × {len(plan.seeds)} seeds, recipe {plan.recipe}\n"
+            + paragraph(plan.what)
+            for known, plan in studies.items()
+        ]
+        emit(as_json, studies, lines)
         return
     if name is None:
         raise CrateError("which study? Give a name or a YAML file; crate study --list shows the shipped ones")
     load_study(name)  # refuses a mistake before torch is imported
-    from ..runs import TrainingStopped, check_study, run_study
+    from ..runs import check_study, run_study
 
     if check:
         found = check_study(name, output, draw=draw)
-        if as_json:
-            print_json(found.to_dict())
-        else:
-            pairs = [(key, f"{value:.6g}", f"{found.recomputed[key]:.6g}") for key, value in found.recorded.items()]
-            title = f"{found.name}: row {found.row!r}, seed {found.seed}, trained with codingrate {found.version}"
-            print_table(title, ["metric", "in the table", "trained again"], [list(pair) for pair in pairs])
+        emit(as_json, found.to_dict(), found.describe())
         if found.different:
             print(f"crate: different: {', '.join(found.different)}", file=sys.stderr)
             raise typer.Exit(1)
         return
     changes = [*(overrides or []), *([f"data.name={json.dumps(data)}"] if data is not None else [])]
-    try:
-        report = run_study(name, output, changes, shard=shard, jobs=jobs, progress=progress)
-    except TrainingStopped as stopped:
-        print(f"crate: {stopped}", file=sys.stderr)
-        raise typer.Exit(128 + stopped.signal) from None
-    if as_json:
-        print_json(report.to_dict())
-        return
-    print_table(report.what, *report.cells([report.metric]))
-    if shard is not None:
-        print(f"{len(report.runs)} of {report.planned} runs are finished; crate study {name} writes the table")
-        return
-    print(f"results in {output or Path('runs') / 'studies' / Path(name).stem}")
+    report = run_study(name, output, changes, shard=shard, jobs=jobs, progress=progress)
+    folder = output or Path("runs") / "studies" / Path(name).stem
+    rest = f"{len(report.runs)} of {report.planned} runs are finished; crate study {name} writes the table"
+    emit(as_json, report.to_dict(), [*report.describe(), f"results in {folder}" if shard is None else rest])

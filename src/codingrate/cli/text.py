@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from .._report import Table
 from ..errors import CrateError
 from .output import (
     CheckpointOption,
     Json,
     RunArgument,
+    emit,
     open_run,
-    print_json,
-    print_table,
 )
-
-if TYPE_CHECKING:
-    from ..runs import GlueResult
 
 
 def generate(
@@ -72,7 +69,7 @@ def generate(
             for number, result in enumerate(results)
         ]
         about = {"run": run, "checkpoint": checkpoint, "prompt": prompt, **entries[0], **results[0].settings}
-        print_json({**about, "stop": ends, "samples": entries})
+        emit(True, {**about, "stop": ends, "samples": entries})
         return
     count, seconds = sum(result.tokens for result in results), sum(result.seconds for result in results)
     print(f"{count} tokens, {count / seconds:.0f} per second", file=sys.stderr)
@@ -99,16 +96,14 @@ def fill(
     as_json: Json = False,
 ) -> None:
     """Show the most probable tokens for each mask of a text."""
-    candidates = open_run(run).fill(text, top, checkpoint=checkpoint)
-    if as_json:
-        print_json({"run": run, "checkpoint": checkpoint, "text": text, "masks": candidates})
-        return
-    columns = [f"mask {number}" if len(candidates) > 1 else "token" for number in range(1, len(candidates) + 1)]
+    masks = open_run(run).fill(text, top, checkpoint=checkpoint)
+    columns = [f"mask {number}" if len(masks) > 1 else "token" for number in range(1, len(masks) + 1)]
     rows = [
         [cell for candidate in line for cell in (repr(candidate.token), f"{candidate.probability:.2%}")]
-        for line in zip(*candidates, strict=True)
+        for line in zip(*masks, strict=True)
     ]
-    print_table(text, [cell for column in columns for cell in (column, "probability")], rows)
+    table = Table(text, [cell for column in columns for cell in (column, "probability")], rows)
+    emit(as_json, {"run": run, "checkpoint": checkpoint, "text": text, "masks": masks}, [table])
 
 
 def perplexity(
@@ -150,22 +145,13 @@ def perplexity(
     reading["end_of_document"] = end_of_document
     windows: dict[str, Any] = {"block": block, "stride": stride, "sampled": sampled, "batch_size": batch_size}
     report = opened.perplexity(data, **reading, **windows, checkpoint=checkpoint)
-    rows: dict[str, dict[str, Any]] = {"model": report.to_dict()}
-    if baseline:
-        rows[f"{order}-gram"] = opened.ngram(data, order=order, **reading)
-    about = {"run": run, "checkpoint": checkpoint, "data": opened.data_name(data)}
-    if as_json:
-        print_json({**about, **rows["model"], **({"baseline": rows[f"{order}-gram"]} if baseline else {})})
-        return
-    keys = ("cross_entropy", "perplexity", "bits_per_byte")
-    shown = [(name, *(f"{row[key]:.4f}" for key in keys), f"{row['seconds']:.1f} s") for name, row in rows.items()]
-    part = "all" if report.split == "all" else f"{report.split} split"
-    title = f"{run}, checkpoint {checkpoint}, {part} of {about['data']}"
-    print_table(title, ("", "nats per token", "perplexity", "bits per byte", "time"), shown)
-    drawn = f"stride {report.stride}" if report.error is None else f"drawn at random, ± {report.error:.4f}"
-    left_out = "" if sampled else ", which --no-end-of-document leaves out"
-    ends = f"{report.ends:,} of them ends of documents{left_out}" if end_of_document else "no ends of documents"
-    print(f"{report.tokens:,} tokens predicted, {ends}; windows of {report.block}, {drawn}")
+    name = opened.data_name(data)
+    rivals = {f"{order}-gram": opened.ngram(data, order=order, **reading)} if baseline else {}
+    values = {"run": run, "checkpoint": checkpoint, "data": name, **report.to_dict()}
+    parts = [*report.describe(f"{run}, checkpoint {checkpoint}, {report.part} {name}", rivals)]
+    if report.ends and not sampled:
+        parts.append("--no-end-of-document leaves out the ends of documents")
+    emit(as_json, values | ({"baseline": rivals[f"{order}-gram"]} if baseline else {}), parts)
 
 
 def lambada(
@@ -187,11 +173,8 @@ def lambada(
         batch_size=batch_size,
         checkpoint=checkpoint,
     )
-    if as_json:
-        print_json({"run": run, "checkpoint": checkpoint, "data": str(passages), **report.to_dict()})
-        return
-    cut = f", {report.cut} of them truncated to the context length" if report.cut else ""
-    print(f"last word predicted in {report.accuracy:.2%} of {report.texts:,} passages{cut}")
+    values = {"run": run, "checkpoint": checkpoint, "data": str(passages), **report.to_dict()}
+    emit(as_json, values, report.describe())
 
 
 def zero_shot(
@@ -220,17 +203,8 @@ def zero_shot(
 
     options: dict[str, Any] = {"sampled": sampled, "iterations": iterations, "block": block, "limit": limit}
     report = measure(open_run(run), *([sets] if sets else []), **options, batch_size=batch_size, checkpoint=checkpoint)
-    if as_json:
-        print_json({"run": run, "checkpoint": checkpoint, **report.to_dict()})
-        return
-    rows = [
-        (name, f"{one.cross_entropy:.4f}", "" if one.error is None else f"± {one.error:.4f}", one.split or "")
-        for name, one in report.sets.items()
-    ]
-    rows.append(("average", f"{report.average:.4f}", "", ""))
-    print_table(f"{run}, checkpoint {checkpoint}", ("set", "nats per token", "error", "split"), rows)
-    if report.accuracy is not None:
-        print(f"LAMBADA: last word predicted in {report.accuracy:.2%} of the passages")
+    values = {"run": run, "checkpoint": checkpoint, **report.to_dict()}
+    emit(as_json, values, report.describe(f"{run}, checkpoint {checkpoint}"))
 
 
 def glue(
@@ -262,34 +236,12 @@ def glue(
     if checkpoints == "all":
         results = glue_curve(open_run(run), overrides, **options)
         curve = [{"step": step, **result.average, "folder": str(result.folder)} for step, result in results]
-        if as_json:
-            print_json({"run": run, "curve": curve})
-            return
-        means = [result.average.get("average", result.average.get("mean_of_tasks_run", 0.0)) for _, result in results]
-        scores = [(str(step), f"{100 * mean:.1f}") for (step, _), mean in zip(results, means, strict=True)]
-        print_table(f"{run}, fine-tuned after each checkpoint", ("step", "score"), scores)
-        print(f"curve in {results[0][1].folder.parent / 'curve.png'}")
+        scores = [(str(step), f"{100 * result.score:.1f}") for step, result in results]
+        table = Table(f"{run}, fine-tuned after each checkpoint", ("step", "score"), scores)
+        picture = results[0][1].folder.parent / "curve.png"
+        emit(as_json, {"run": run, "curve": curve}, [table, f"curve in {picture}"])
         return
     result = fine_tune_glue(open_run(run), overrides, **options, checkpoint=checkpoint)
-    if as_json:
-        about = {"run": run, "after_mnli": after_mnli, "tasks": result.tasks}
-        print_json({**about, **result.average, "folder": str(result.folder)})
-        return
-    _show_glue(result, f"{run}, checkpoint {checkpoint}, fine-tuned{' (after MNLI)' if after_mnli else ''}")
-
-
-def _show_glue(result: GlueResult, title: str) -> None:
-    rows = []
-    for task, scores in result.tasks.items():
-        main, *others = scores["metrics"]
-        for split, values in scores["splits"].items():
-            name = task if len(scores["splits"]) == 1 else f"{task}, {split.removeprefix('validation_')}"
-            more = ", ".join(f"{other} {100 * values[other]:.1f}" for other in others)
-            time = f"{scores['seconds']:.0f} s" if scores["new"] else "before"
-            rows.append((name, main, f"{100 * values[main]:.1f}", more, f"{values['rows']:,}", time))
-    print_table(title, ("task", "metric", "score", "also", "sentences", "trained"), rows)
-    if "average" in result.average:
-        print(f"average of nine numbers, as in the paper: {100 * result.average['average']:.1f}")
-    else:
-        print(f"mean of the tasks run: {100 * result.average['mean_of_tasks_run']:.1f}")
-    print(f"runs in {result.folder}")
+    title = f"{run}, checkpoint {checkpoint}, fine-tuned{' (after MNLI)' if after_mnli else ''}"
+    values = {"run": run, "after_mnli": after_mnli, **result.to_dict()}
+    emit(as_json, values, [*result.describe(title), f"runs in {result.folder}"])

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from .._distributed import first_process
+from .._report import Table
 from .output import (
     CheckpointOption,
     DataOption,
     Json,
     PathOption,
     RunArgument,
+    emit,
     open_run,
-    print_indented,
-    print_json,
+    paragraph,
     print_note,
-    print_table,
     progress,
     thousands,
 )
@@ -55,15 +54,9 @@ def train(
     if not resume:
         load_recipe(recipe, changes, variant)  # refuses a mistake before torch is imported, which takes seconds
 
-    from ..runs import TrainingStopped
     from ..runs import train as train_run
 
-    try:
-        run = train_run(recipe, output, overrides=changes, variant=variant, resume=resume, quiet=as_json)
-    except TrainingStopped as stopped:
-        if first_process():
-            print(f"crate: {stopped}", file=sys.stderr)
-        raise SystemExit(128 + stopped.signal) from None
+    run = train_run(recipe, output, overrides=changes, variant=variant, resume=resume, quiet=as_json)
     if first_process():
         _show(run, as_json)
 
@@ -93,11 +86,9 @@ def finetune(
 
 
 def _show(run: Run, as_json: bool) -> None:
-    if as_json:
-        print_json({"run": run.source, "seconds": run.seconds, "parameters": run.parameters(), **run.metrics})
-        return
-    print(f"{run.headline} with {run.parameters():,} parameters in {run.seconds:.0f} s")
-    print(f"run: {run.source}; next: crate evaluate {run.source}")
+    values = {"run": run.source, "seconds": run.seconds, "parameters": run.parameters(), **run.metrics}
+    trained = f"{run.headline} with {run.parameters():,} parameters in {run.seconds:.0f} s"
+    emit(as_json, values, [trained, f"run: {run.source}; next: crate evaluate {run.source}"])
 
 
 def recipes(
@@ -108,24 +99,19 @@ def recipes(
     from ..recipes import load_recipe, recipe_header, recipe_names, recipe_path
     from ..recipes.files import read_recipe_text
 
-    if name is not None and as_json:
-        print_json(load_recipe(name).to_dict())
-    elif name is not None:
-        print(read_recipe_text(recipe_path(name)), end="")
-    elif as_json:
-        print_json([{"name": recipe, **recipe_header(recipe)} for recipe in recipe_names()])
-    else:
-        headers = {recipe: recipe_header(recipe) for recipe in recipe_names()}
-        for title, laptop in (("Recipes for a laptop", True), ("Recipes of the paper, for GPUs", False)):
-            print(f"{title}\n")
-            for recipe, header in headers.items():
-                if header["paper"].startswith("none") is laptop:
-                    print(recipe)
-                    print_indented(f"{header['what']}.")
-                    print_indented(f"Result: {header['metric']}.")
-                    print_indented(f"Time: {header['time']}.")
-                    print()
-        print("Show all keys of a recipe: crate recipe NAME")
+    if name is not None:
+        emit(as_json, load_recipe(name).to_dict(), [read_recipe_text(recipe_path(name)).rstrip("\n")])
+        return
+    headers = {recipe: recipe_header(recipe) for recipe in recipe_names()}
+    parts = []
+    for title, laptop in (("Recipes for a laptop", True), ("Recipes of the paper, for GPUs", False)):
+        parts.append(f"{title}\n")
+        for recipe, header in headers.items():
+            if header["paper"].startswith("none") is laptop:
+                about = (f"{header['what']}.", f"Result: {header['metric']}.", f"Time: {header['time']}.")
+                parts.append("\n".join((recipe, *map(paragraph, about), "")))
+    values = [{"name": recipe, **header} for recipe, header in headers.items()]
+    emit(as_json, values, [*parts, "Show all keys of a recipe: crate recipe NAME"])
 
 
 def recipe(
@@ -137,22 +123,15 @@ def recipe(
     """Show every key of a recipe: its value, its default if that differs, and what it means."""
     from ..recipes import load_recipe, recipe_header, recipe_keys
 
-    values = load_recipe(name, overrides or [], variant).to_dict()
-    keys = recipe_keys()
-    if as_json:
-        print_json(
-            {key: {"value": _value(values, key), "default": keys[key][0], "meaning": keys[key][1]} for key in keys}
-        )
-        return
+    values, keys, parts = load_recipe(name, overrides or [], variant).to_dict(), {}, []
     for title, text in recipe_header(name).items():
-        if text:
-            print_indented(f"{title}: {text}", "", "  ")
-    for key, (default, meaning) in keys.items():
-        value = _value(values, key)
-        default = list(default) if isinstance(default, tuple) else default
+        parts += [paragraph(f"{title}: {text}", "", "  ")] if text else []
+    for key, (default, meaning) in recipe_keys().items():
+        keys[key] = {"value": _value(values, key), "default": default, "meaning": meaning}
+        value, default = keys[key]["value"], list(default) if isinstance(default, tuple) else default
         changed = "" if value == default else f"  (default: {json.dumps(default)})"
-        print(f"\n{key}: {json.dumps(value, ensure_ascii=False)}{changed}")
-        print_indented(meaning)
+        parts.append(f"\n{key}: {json.dumps(value, ensure_ascii=False)}{changed}\n{paragraph(meaning)}")
+    emit(as_json, keys, parts)
 
 
 def _value(values: dict[str, Any], key: str) -> Any:
@@ -166,17 +145,15 @@ def _show_pretrained(pattern: str, as_json: bool) -> None:
     from ..runs import Run
 
     entries: list[dict[str, Any]] = []
+    headlines = []
     for name in pretrained_names(pattern):
         run = Run(name)
         task = run.task.recipe.task
         entries.append({"name": name, "task": task, "parameters": run.parameters(), **run.metrics})
-    if as_json:
-        print_json(entries)
-        return
+        headlines.append(f"{name}: {run.headline}")
     rows = [(entry["name"], entry["task"], f"{entry['parameters']:,}") for entry in entries]
-    print_table("Trained models that ship with the package", ("name", "task", "parameters"), rows)
-    for entry in entries:
-        print(f"{entry['name']}: {Run(entry['name']).headline}")
+    table = Table("Trained models that ship with the package", ("name", "task", "parameters"), rows)
+    emit(as_json, entries, [table, *headlines])
 
 
 def models(
@@ -201,14 +178,11 @@ def models(
         for name in names:
             counts.append(count_model(name))
             advance()
-    if as_json:
-        print_json(counts)
-        return
     rows = [
         (c.name, str(c.width), str(c.layers), str(c.heads), f"{c.parameters:,}", f"{thousands(c.flops)}/{c.unit}")
         for c in counts
     ]
-    print_table("Models", ("name", "d", "L", "K", "parameters", "FLOPs"), rows)
+    emit(as_json, counts, [Table("Models", ("name", "d", "L", "K", "parameters", "FLOPs"), rows)])
 
 
 def convert(
@@ -231,9 +205,7 @@ def convert(
     settings = {"heads": heads, "sparsity": sparsity, "step_size": step_size}
     model = convert_file(source, folder, **settings, overwrite=overwrite, report=notes.append)
     name, parameters = type(model).__name__, model.num_parameters()
-    if as_json:
-        print_json({"folder": str(folder), "model": name, "parameters": parameters, "notes": notes})
-        return
-    for note in notes:
+    values = {"folder": str(folder), "model": name, "parameters": parameters, "notes": notes}
+    for note in () if as_json else notes:
         print_note(note)
-    print(f"wrote {name} with {parameters:,} parameters to {folder}")
+    emit(as_json, values, [f"wrote {name} with {parameters:,} parameters to {folder}"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .._files import write_text
-from .output import Json, print_json, progress
+from .output import Json, emit, progress
 
 if TYPE_CHECKING:
     from ..theory.claims.frame import Outcome
@@ -44,12 +44,9 @@ def verify(
             advance()
     if html is not None:
         write_text(html, report_html(outcomes, trial))
-    if as_json:
-        print_json([outcome.to_dict() for outcome in outcomes])
-    else:
+    if not as_json:
         _print_table(outcomes)
-        if html is not None:
-            print(f"Wrote {html}")
+    emit(as_json, [outcome.to_dict() for outcome in outcomes], [] if html is None else [f"Wrote {html}"])
     wrong = [f"{o.claim.name} {o.finding.verdict} (expected: {o.claim.expected})" for o in outcomes if not o.ok]
     if wrong:
         print(f"crate: not as expected: {'; '.join(wrong)}", file=sys.stderr)

@@ -48,14 +48,16 @@ def read_class_map(labels: ClassMap) -> dict[str, str]:
         try:
             entries = _ENTRIES.validate_json(Path(labels).expanduser().read_bytes())
         except OSError as error:
-            raise CrateError(f"--labels {labels}: cannot read the file ({error.strerror or error})") from error
+            raise CrateError(f"`labels={str(labels)!r}`: cannot read the file ({error.strerror or error})") from error
         except ValidationError as error:
             problem = error.errors()[0]["msg"]
-            raise CrateError(f'--labels {labels}: must hold {{"data class": "model class", …}} ({problem})') from None
+            raise CrateError(
+                f'`labels={str(labels)!r}`: must hold {{"data class": "model class", …}} ({problem})'
+            ) from None
         return read_class_map(entries)
     pairs = [pair.partition("=") for pair in str(labels).split(",")]
     if not all(name.strip() and target.strip() for name, _, target in pairs):
-        raise CrateError(f"--labels {labels}: give a JSON file, or pairs such as cat=tabby,dog=beagle")
+        raise CrateError(f"`labels={str(labels)!r}`: give a JSON file, or pairs such as cat=tabby,dog=beagle")
     return {name.strip(): target.strip() for name, _, target in pairs}
 
 
@@ -76,7 +78,7 @@ def match_classes(
     renamed = read_class_map(labels)
     for name in renamed:
         if name not in classes:
-            raise unknown_name(f"class of {data} in --labels", name, classes)
+            raise unknown_name(f"class of {data} in `labels`", name, classes)
     if not renamed and tuple(classes) == tuple(model):
         return list(range(len(classes)))
     shown = range(len(classes)) if present is None else sorted(present)
@@ -99,7 +101,8 @@ def match_classes(
         return list(range(len(classes)))
     raise CrateError(
         f"{data} has classes that the model does not know: {list_names([targets[number] for number in unknown])}; "
-        f"the model's are {list_names(model)}; map them with --labels {classes[unknown[0]]}={model[0]},… or a JSON file"
+        f"the model's are {list_names(model)}; "
+        f"map them with `labels='{classes[unknown[0]]}={model[0]},…'` or a JSON file"
     )
 
 

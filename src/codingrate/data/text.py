@@ -311,7 +311,7 @@ class TextData:
             raise unknown_name("split", name, (*splits, "all"))
         documents = splits[name]
         if documents is None:
-            raise CrateError(f"{self.name} has no {name} split; use --split validation or all")
+            raise CrateError(f"{self.name} has no {name} split; use `split='validation'` or `split='all'`")
         return documents
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from .._distributed import share
-from .._report import EvaluationReport
+from .._report import EvaluationReport, Table, counted
 from ..data import TokenFile, check_text, check_tokenizer
 from ..errors import CrateError, check_positive
 from ..models import CrateForCausalLM, CrateForMaskedLM
@@ -45,6 +45,19 @@ class PerplexityReport(EvaluationReport):
     seconds: float  # time of the evaluation
     split: str | None = None  # split of the text; "all" for a text without splits
     total: int | None = None  # number of tokens in the text
+
+    def describe(self, title: str = "", rivals: Mapping[str, Mapping[str, Any]] | None = None) -> Iterator[Table | str]:
+        """Yield the metrics, with those of `rivals` by name below them, and what was counted."""
+        keys, lines = ("cross_entropy", "perplexity", "bits_per_byte"), {"model": vars(self), **(rivals or {})}
+        cells = [
+            (name, *("" if row[key] is None else f"{row[key]:.4f}" for key in keys), f"{row['seconds']:.1f} s")
+            for name, row in lines.items()
+        ]
+        columns = ("", "nats per token", "perplexity", "bits per byte", "time")
+        yield Table(title or f"{self.part} the text", columns, cells)
+        drawn = f"stride {self.stride}" if self.error is None else f"drawn at random, ± {self.error:.4f}"
+        ends = f"{self.ends:,} of them ends of documents" if self.ends else "no ends of documents"
+        yield f"{counted(self.tokens, self.total, 'tokens')} predicted, {ends}; windows of {self.block}, {drawn}"
 
 
 def perplexity(
@@ -200,6 +213,11 @@ class LambadaReport(EvaluationReport):
     protocol: str  # `argmax` or `generate`, see `lambada_accuracy`
     cut: int  # number of passages whose beginning exceeded the context length
     seconds: float  # time of the evaluation
+
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield the accuracy in a sentence."""
+        cut = f", {self.cut} of them truncated to the context length" if self.cut else ""
+        yield f"last word predicted in {self.accuracy:.2%} of {self.texts:,} passages{cut}"
 
 
 def lambada_accuracy(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._files import write_text
-from .._report import Report
+from .._report import Report, Table
 from ..data import BACKGROUND, VOID, CocoData
 from ..errors import CrateError, unknown_name
 from ..operators.attention_mass import MASS, at_size, mass_masks
@@ -69,6 +69,18 @@ class CocoReport(Report):
         """Write metrics.json, and detections.json in the format of COCO's tools; return the folder."""
         write_text(Path(folder) / "detections.json", json.dumps([one.to_coco() for one in detections]) + "\n")
         return super().save(folder)
+
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield the precision of boxes and masks, and what was counted."""
+        parts = {"boxes": self.box, "masks": self.mask}
+        rows = [
+            (name, *(f"{100 * value:.2f}" for value in (part.ap50, part.ap75, part.ap)))
+            for name, part in parts.items()
+            if part is not None
+        ]
+        yield Table(title or f"objects of {self.data}", ("", "AP50", "AP75", "AP"), rows)
+        partial = f"; {self.without_masks} images without masks count only for boxes" if self.without_masks else ""
+        yield f"{self.detections} detections, {self.objects} objects, {self.images} images, one class{partial}"
 
 
 def coco_precision(data: CocoData, detections: Sequence[Detection]) -> CocoReport:
@@ -133,6 +145,11 @@ class VocReport(Report):
     per_class: dict[int, float]  # mean IoU of each class over the images that contain it
     mass: float  # share of the attention that a mask keeps
     heads: HeadRule  # how the IoUs of several heads are combined
+
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield the mIoU in a sentence."""
+        masks = f"masks of {self.mass:.0%} of the attention{title and f' of {title}'}"
+        yield f"mIoU {self.miou:.2%}, {self.images} images; {masks}, {self.heads} head for each class"
 
 
 def class_overlaps(masks: NDArray[np.bool_], labels: NDArray[np.uint8], heads: HeadRule = "best") -> dict[int, float]:

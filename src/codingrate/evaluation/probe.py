@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
-from .._report import Report
+from .._report import Report, Table, counted, percent
 from ..errors import CrateError, unknown_name
 from ..objective.rates import rate_scale
 from .features import Features, check_features, move_to_device
@@ -54,6 +54,24 @@ class ProbeReport(Report):
     about: dict[str, str] = field(default_factory=dict)  # origin of the features: run, data and the like
     total: dict[str, int | None] = field(default_factory=dict)  # number of images that each split has
     unreadable: dict[str, int] = field(default_factory=dict)  # number of images of each split that could not be read
+
+    def describe(self, title: str = "", others: Mapping[str, ProbeReport] | None = None) -> Iterator[Table | str]:
+        """Yield the accuracies, with those of probes of `others`, features by name, below them, and notes."""
+        reports = {self.about.get("features", "trained"): self, **(others or {})}
+        names = {"top1": "top-1", "top5": "top-5", "train_top1": "training"}
+        metrics = [key for key in names if key in self.metrics]
+        rows = []
+        for name, report in reports.items():
+            ((letter, value),) = report.chosen.items()
+            shares = (percent(report.metrics[key]) for key in metrics)
+            rows.append((name, str(report.width), f"{letter} = {value:g}", *shares, f"{report.seconds:.1f} s"))
+        columns = ("features", "width", "chosen", *(names[key] for key in metrics), "time")
+        yield Table(title or f"probe, {self.method}", columns, rows)
+        yield ", ".join(
+            counted(count, self.total.get(split), f"{split} images", self.unreadable.get(split, 0))
+            for split, count in self.images.items()
+        )
+        yield from (f"{name}: {note}" for name, report in reports.items() for note in report.notes)
 
 
 def probe_features(

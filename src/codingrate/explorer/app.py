@@ -169,7 +169,7 @@ def launch(
     try:
         in_event_loop(lambda: app.launch(**options))
     except OSError as error:
-        raise CrateError(f"the explorer cannot listen on {host}:{port} ({error}); give another --port") from error
+        raise CrateError(f"the explorer cannot listen on {host}:{port} ({error}); give another `port`") from error
     if block:
         app.block_thread()
     return app

@@ -81,7 +81,7 @@ class Guard:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host, origin, length = (headers.get(name) for name in ("host", "origin", "content-length"))
         if not self.knows(_split(f"//{host}")[0]):
-            return 403, "this host is not known; name it with --allow-host when the explorer is started"
+            return 403, "this host is not known; allow its name when the explorer is started (allow-host)"
         if origin is not None and _split(origin) != _split(f"//{host}") and _split(origin)[0] not in self.names:
             return 403, "requests of other sites are refused"
         path, reads = scope["path"].removeprefix(scope.get("root_path", "")), scope["method"] in ("GET", "HEAD")

@@ -34,8 +34,10 @@ from .segment.pictures import (
     default_side,
     find_objects,
     overlay,
+    save_segments,
     square_input,
     stack_pictures,
+    write_pictures,
 )
 
 __all__ = [
@@ -44,6 +46,8 @@ __all__ = [
     "across_training", "attend_images", "attention_entropy", "attention_maps", "candidates", "default_layer",
     "default_side", "find_objects", "head_catalogue", "inspect_models", "intervene", "judge_training",
     "layer_index", "layer_indices", "layer_numbers", "layerwise", "lens", "maskcut", "overlay", "pca_colors",
-    "principal_cosines", "projections", "rank_heads", "read_metrics", "retrace", "save_history_figure", "square_input",
+    "principal_cosines", "projections", "rank_heads", "read_metrics", "retrace", "save_history_figure", "save_segments",
+    "square_input",
     "stack_pictures", "subspace_coherence", "token_attention", "token_heat", "trace", "units",
+    "write_pictures",
 ]  # fmt: skip

@@ -325,7 +325,7 @@ class Recipe:
     def data_name(self) -> str:
         """The dataset; an error if the recipe leaves the choice to the user."""
         if self.data.name == MUST_GIVE:
-            raise CrateError("this recipe does not name a dataset; give --data (or data.name), a path or a hub id")
+            raise CrateError("this recipe does not name a dataset; give `data` (or data.name), a path or a hub id")
         return self.data.name
 
     @property

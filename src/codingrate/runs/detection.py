@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._distributed import on_first, share
-from .._report import Report
+from .._report import Report, Table
 from ..data import CocoImage, VocImage, load_coco, load_voc
 from ..errors import CrateError
 from ..evaluation import Detection, coco_precision, voc_overlap
@@ -37,6 +37,10 @@ class DetectionReport(Report):
     def to_dict(self) -> dict[str, Any]:
         """Return the settings and the values of the result."""
         return {"benchmark": self.benchmark, "layer": self.layer + 1, "size": self.size, **self.result.to_dict()}
+
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield what the result shows of a layer."""
+        return self.result.describe(f"layer {self.layer + 1}{title and f' of {title}'}")
 
     def save(self, folder: str | Path) -> Path:
         """Write metrics.json, and for COCO detections.json in COCO's result format."""

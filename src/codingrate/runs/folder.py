@@ -168,7 +168,7 @@ class RunFolder:
         if before is not None and (change := describe_change(before, now)):
             raise CrateError(
                 f"{self.source}: the data have changed since the run was started: {change}; restore them "
-                "or use another --output"
+                "or use another `output`"
             )
         if resume and before is None:
             note = "%s is missing or damaged; a change of the data since the run was started cannot be noticed"
@@ -274,7 +274,9 @@ class RunFolder:
             if line["kind"] == "evaluation":
                 values = {key.removeprefix("eval_"): value for key, value in line.items() if key.startswith("eval_")}
                 return {key: nan if value is None else value for key, value in values.items() if key not in speed}
-        raise CrateError(f"{self.source}: the run has not been evaluated yet; continue it with crate train --resume")
+        raise CrateError(
+            f"{self.source}: the run has not been evaluated yet; continue it with `train({self.source!r}, resume=True)`"
+        )
 
     @property
     def finished(self) -> bool:
@@ -343,7 +345,7 @@ class RunFolder:
         A published run has its stored sample in place of the data that it was trained on.
         """
         if data is None and path is not None:
-            raise CrateError("--path is the folder of the dataset that --data names; give both")
+            raise CrateError("`path` is the folder of the dataset that `data` names; give both")
         if data is None and self.published and (sample := read_sample(self._root)["data"]):
             data = str(self._root / sample)
         if data is None or (self.recipe is not None and data == self.recipe.data.name and path is None):
@@ -412,11 +414,12 @@ def _clear_failed_start(folder: Path) -> None:
     """Empty the folder of a run that never wrote a checkpoint; tokenized text is kept, other files are refused."""
     if _numbered(folder / "checkpoints") or (folder / "model").exists():
         raise CrateError(
-            f"{folder}: a run is here already; continue it with crate train --resume {folder}, or use another --output"
+            f"{folder}: a run is here already; "
+            f"continue it with `train({str(folder)!r}, resume=True)`, or use another `output`"
         )
     ours = {"recipe.yaml", "data.json", "metrics.jsonl", "checkpoints", "logs", "tokenizer", "tokens"}
     if others := sorted(entry.name for entry in folder.iterdir() if entry.name not in {*ours, LOCK}):
-        raise CrateError(f"{folder}: the folder is not empty ({others[0]}); use another --output")
+        raise CrateError(f"{folder}: the folder is not empty ({others[0]}); use another `output`")
     for name in ours - {"tokens"}:
         entry = folder / name
         if entry.is_dir():
@@ -496,7 +499,7 @@ def check_same_recipe(folder: Path, recipe: Recipe) -> None:
     """Refuse a folder without a run, or with a run that has another recipe in more than how it is executed."""
     started = resumed_recipe(folder)
     if started is None:
-        raise CrateError(f"{folder}: there is no run to resume; leave out --resume")
+        raise CrateError(f"{folder}: there is no run to resume; leave out `resume=True`")
     old, new = _flat(started.to_dict()), _flat(recipe.to_dict())
     for key in sorted({*old, *new}):
         before, now = old.get(key), new.get(key)
@@ -505,7 +508,7 @@ def check_same_recipe(folder: Path, recipe: Recipe) -> None:
             continue
         advice = "it can be raised, but not lowered" if grows else "resume it with the same recipe"
         raise CrateError(
-            f"{folder}: the run was started with {key}={before}, not {now}; {advice}, or use another --output"
+            f"{folder}: the run was started with {key}={before}, not {now}; {advice}, or use another `output`"
         )
 
 

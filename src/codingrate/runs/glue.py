@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .._distributed import first_process, on_first
 from .._files import write_json
+from .._report import Report, Table
 from ..data import GLUE
 from ..errors import CrateError, unknown_name
 from ..evaluation import glue_average
@@ -23,7 +25,7 @@ AFTER_MNLI = ("mrpc", "stsb", "rte")
 
 
 @dataclass(frozen=True)
-class GlueResult:
+class GlueResult(Report):
     """Scores of the GLUE tasks that were run."""
 
     tasks: dict[str, dict[str, Any]]
@@ -31,6 +33,29 @@ class GlueResult:
     average: dict[str, Any]
     """`average` of the paper's nine numbers if all are there, else `mean_of_tasks_run`; and how many `numbers`."""
     folder: Path
+
+    @property
+    def score(self) -> float:
+        """The paper's average, or the mean of the tasks that were run."""
+        return float(self.average.get("average", self.average.get("mean_of_tasks_run", 0.0)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores, their average and the folder."""
+        return {"tasks": self.tasks, **self.average, "folder": str(self.folder)}
+
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield the scores of each task and split, and their average."""
+        rows = []
+        for task, scores in self.tasks.items():
+            main, *others = scores["metrics"]
+            for split, values in scores["splits"].items():
+                name = task if len(scores["splits"]) == 1 else f"{task}, {split.removeprefix('validation_')}"
+                more = ", ".join(f"{other} {100 * values[other]:.1f}" for other in others)
+                time = f"{scores['seconds']:.0f} s" if scores["new"] else "before"
+                rows.append((name, main, f"{100 * values[main]:.1f}", more, f"{values['rows']:,}", time))
+        yield Table(title or "GLUE", ("task", "metric", "score", "also", "sentences", "trained"), rows)
+        kind = "average of nine numbers, as in the paper" if "average" in self.average else "mean of the tasks run"
+        yield f"{kind}: {100 * self.score:.1f}"
 
 
 def fine_tune_glue(
@@ -51,7 +76,7 @@ def fine_tune_glue(
     chosen, folder = choose_tasks(tasks, data), output or run.output_folder("glue")
     if after_mnli and any(task in AFTER_MNLI for task in chosen):
         if "mnli" not in chosen and not (folder / "mnli" / "scores.json").is_file():
-            raise CrateError("--after-mnli starts from the MNLI model, which is missing; add mnli to --tasks")
+            raise CrateError("`after_mnli` starts from the MNLI model, which is missing; add mnli to `tasks`")
         chosen = sorted(chosen, key=lambda task: task in AFTER_MNLI)  # MNLI comes first
     source = run.model_folder(checkpoint)
     overrides = list(overrides or [])
@@ -92,19 +117,21 @@ def glue_curve(
 def choose_tasks(tasks: list[str] | None, data: Path | None) -> list[str]:
     """Return the tasks in the paper's order: those asked for, or those that are available."""
     if data is not None and not data.is_dir():
-        raise CrateError(f"--data {data}: no such folder; give one with a folder for each task, such as sst2")
+        raise CrateError(f"`data={str(data)!r}`: no such folder; give one with a folder for each task, such as sst2")
     if tasks is None:
         available = [task for task in GLUE if (GLUE[task].in_average if data is None else (data / task).is_dir())]
         if not available:
-            raise CrateError(f"--data {data}: there is no folder of a GLUE task; they are {', '.join(GLUE)}")
+            raise CrateError(f"`data={str(data)!r}`: there is no folder of a GLUE task; they are {', '.join(GLUE)}")
         return available
     if not tasks:
-        raise CrateError("--tasks is empty; give tasks such as sst2,mrpc, or leave it out")
+        raise CrateError("`tasks` is empty; give tasks such as sst2,mrpc, or leave it out")
     for task in tasks:
         if task not in GLUE:
             raise unknown_name("task", task, GLUE)
         if data is not None and not (data / task).is_dir():
-            raise CrateError(f"--data {data}: there is no folder {task}; put its train and validation files there")
+            raise CrateError(
+                f"`data={str(data)!r}`: there is no folder {task}; put its train and validation files there"
+            )
     return [task for task in GLUE if task in tasks]
 
 

@@ -79,25 +79,26 @@ def _check_data(run: RunFolder, task: Task) -> None:
     name, other = task.recipe.data.name, text_names() if task.modality == "vision" else dataset_names()
     if name in other:
         reads = _READS[task.modality]
-        raise CrateError(f"--data {name}: {run.source} reads {reads}; give {reads} instead")
+        raise CrateError(f"`data={name!r}`: {run.source} reads {reads}; give {reads} instead")
 
 
 def _check_pair(run: RunFolder, other: RunFolder) -> None:
     """Refuse to compare models that do not read the same samples."""
     one, two = run.task, other.task
     if run.source == other.source:
-        raise CrateError(f"--compare {other.source}: this is the model itself; give another one")
+        raise CrateError(f"`compare={other.source!r}`: this is the model itself; give another one")
     if one.modality != two.modality:
         raise CrateError(
-            f"--compare {other.source}: it reads {_READS[two.modality]}, but {run.source} reads {_READS[one.modality]}"
+            f"`compare={other.source!r}`: it reads {_READS[two.modality]}, "
+            f"but {run.source} reads {_READS[one.modality]}"
         )
     if one.modality == "vision":
         for key, unit in (("image_size", "pixels a side"), ("channels", "channels")):
             here, there = getattr(one.recipe.augment, key), getattr(two.recipe.augment, key)
             if here != there:
-                raise CrateError(f"--compare {other.source}: it reads {there} {unit}, but {run.source} reads {here}")
+                raise CrateError(f"`compare={other.source!r}`: it reads {there} {unit}, but {run.source} reads {here}")
     elif one.processor.get_vocab() != two.processor.get_vocab():
-        raise CrateError(f"--compare {other.source}: its tokenizer differs from that of {run.source}")
+        raise CrateError(f"`compare={other.source!r}`: its tokenizer differs from that of {run.source}")
 
 
 def read_pictures(run: RunFolder, images: Sequence[Any]) -> tuple[list[Image.Image], list[str]]:

@@ -24,7 +24,7 @@ class TrainingStopped(KeyboardInterrupt):
     """Training was ended by a signal; the message says how to continue."""
 
     def __init__(self, run: str, step: int, number: int) -> None:
-        super().__init__(f"stopped after step {step}, checkpoint saved; continue with: crate train --resume {run}")
+        super().__init__(f"stopped after step {step}, checkpoint saved; continue with: `train({run!r}, resume=True)`")
         self.signal = number
 
 

@@ -38,9 +38,9 @@ def folder_lock(folder: Path) -> Iterator[None]:
     try:
         descriptor = _acquire(folder)
     except (FileExistsError, NotADirectoryError):
-        raise CrateError(f"{folder}: is a file; use another --output") from None
+        raise CrateError(f"{folder}: is a file; use another `output`") from None
     except OSError as error:
-        raise CrateError(f"cannot write {folder}: {error.strerror}; use another --output") from error
+        raise CrateError(f"cannot write {folder}: {error.strerror}; use another `output`") from error
     _held.add(descriptor)
     try:
         yield
@@ -81,7 +81,7 @@ def _lock(descriptor: int, folder: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise CrateError(
-            f"{folder}: {_holder(descriptor)} is training in this folder; wait for it or use another --output"
+            f"{folder}: {_holder(descriptor)} is training in this folder; wait for it or use another `output`"
         ) from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):

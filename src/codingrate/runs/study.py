@@ -27,7 +27,7 @@ from .. import inspection
 from .._distributed import first_process, on_first
 from .._files import atomic_write, write_json, write_text
 from .._fonts import plot_label
-from .._report import Report
+from .._report import Report, Table
 from ..errors import CrateError, check_positive
 from ..models.base import CratePreTrainedModel
 from ..models.counts import forward_flops
@@ -148,8 +148,9 @@ class StudyReport(Report):
         axes.set_ylabel(self.metric)
         return figure
 
-    def _repr_html_(self) -> str:
-        return self.table.to_html(index=False)
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield the table of the metric that decides."""
+        yield Table(title or self.what, *self.cells([self.metric]))
 
 
 def run_study(
@@ -309,6 +310,12 @@ class StudyCheck(Report):
         }
         return [name for name, agrees in close.items() if not agrees]
 
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield both values of every metric."""
+        about = f"{self.name}: row {self.row!r}, seed {self.seed}, trained with codingrate {self.version}"
+        rows = [(key, f"{value:.6g}", f"{self.recomputed[key]:.6g}") for key, value in self.recorded.items()]
+        yield Table(title or about, ("metric", "in the table", "trained again"), rows)
+
 
 def check_study(study: str | Path, output: str | Path | None = None, *, draw: int = 0) -> StudyCheck:
     """Train one run of a finished study again, in a temporary folder, and compare its metrics with the table's.
@@ -351,7 +358,7 @@ def _finished(plan: Study, row: str, seed: int, folder: Path, overrides: tuple[s
         return None
     run = Run(path)
     if run.recipe is None or run.recipe != fitted_like(plan.recipe_of(row, seed, overrides), run.recipe):
-        raise CrateError(f"{path}: the run there has another recipe; use another --output")
+        raise CrateError(f"{path}: the run there has another recipe; use another `output`")
     return run if run.finished else None
 
 

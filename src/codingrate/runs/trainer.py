@@ -398,4 +398,4 @@ def _check_state(state: TrainerState) -> None:
 def _write_failure(folder: Path, name: str, why: str) -> str:
     good = checkpoints(folder)
     left = f"the last good checkpoint is {good[-1].name}" if good else "there is no earlier checkpoint"
-    return f"cannot write {folder / name}: {why}; {left}; free some space and continue with --resume"
+    return f"cannot write {folder / name}: {why}; {left}; free some space and continue with `resume=True`"

@@ -95,7 +95,7 @@ def train(
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             raise CrateError(
-                f"cannot write {run.folder}: {error.strerror}; continue with crate train --resume {run.source}"
+                f"cannot write {run.folder}: {error.strerror}; continue with `train({run.source!r}, resume=True)`"
             ) from error
     return run
 

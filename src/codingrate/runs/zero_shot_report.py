@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from .. import evaluation
-from .._report import Report
+from .._report import Report, Table
 from ..data import load_text
 from ..errors import CrateError, unknown_name
 from ..tasks import CausalLM
 from .folder import Checkpoint
-from .run import ITERATIONS, Run
+from .run import Run
+from .verbs import ITERATIONS
 
 SETS: dict[str, tuple[str, Literal["document", "line"]]] = {
     "owt": ("openwebtext", "document"),
@@ -34,6 +35,17 @@ class ZeroShotReport(Report):
     """Mean of the cross-entropies in nats per token."""
     accuracy: float | None
     """Share of LAMBADA's passages whose last word the model predicts; None if LAMBADA was not measured."""
+
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield the loss of each set and their average, and the accuracy on LAMBADA."""
+        rows = [
+            (name, f"{one.cross_entropy:.4f}", "" if one.error is None else f"± {one.error:.4f}", one.split or "")
+            for name, one in self.sets.items()
+        ]
+        rows.append(("average", f"{self.average:.4f}", "", ""))
+        yield Table(title or "zero-shot loss", ("set", "nats per token", "error", "split"), rows)
+        if self.accuracy is not None:
+            yield f"LAMBADA: last word predicted in {self.accuracy:.2%} of the passages"
 
 
 def zero_shot(

@@ -289,7 +289,7 @@ class Task(ABC):
 
     def baseline(self, split: str | None = None, progress: Progress | None = None) -> dict[str, dict[str, float]]:
         """Measure a simple rival on the task's data; the result has an entry per split or rival."""
-        raise CrateError(f"task {self.recipe.task} has no baseline; for images use crate probe --baseline")
+        raise CrateError(f"task {self.recipe.task} has no baseline; for images use `probe(features='untrained')`")
 
     def outcome(
         self, model: CratePreTrainedModel, images: Sequence[Image], own_data: bool, **reading: Unpack[Reading]
@@ -308,7 +308,7 @@ class Task(ABC):
         """Return the model's answer to every input: labels with scores, features or text."""
 
     def write_sample(self, folder: Path, count: int) -> Path | None:
-        """Write `count` samples of the evaluation data to a file that `--data` can read; None if a task has no form."""
+        """Write samples of the evaluation data to a file that can be given as `data`; None if a task has no form."""
         return None
 
     @abstractmethod

@@ -63,7 +63,7 @@ def generate(
     if not prompt.strip():
         raise CrateError("the prompt is empty; give a text to continue")
     if any(not text for text in stop):
-        raise CrateError("--stop is an empty text; give a text that ends the continuation")
+        raise CrateError("`stop` is an empty text; give a text that ends the continuation")
     check_tokenizer(tokenizer, model.config)
     settings = settings or {"do_sample": True, "temperature": 0.8, "top_k": 50}
     _check_scales(settings)
@@ -136,7 +136,7 @@ def _check_scales(settings: Mapping[str, Any]) -> None:
     for name in ("temperature", "repetition_penalty"):
         value = settings.get(name)
         if value is not None and not SMALLEST <= value <= LARGEST:
-            raise CrateError(f"{name} is {value}; it must be at least {SMALLEST} and at most {LARGEST}")
+            raise CrateError(f"`{name}` is {value}; it must be at least {SMALLEST} and at most {LARGEST}")
 
 
 def sampling_settings(
@@ -149,20 +149,20 @@ def sampling_settings(
 ) -> dict[str, Any]:
     """Return the arguments of transformers' `generate`; options that would have no effect are refused."""
     if repetition_penalty is not None and not repetition_penalty > 0:
-        raise CrateError(f"--repetition-penalty is {repetition_penalty}; it must be positive, and 1 has no effect")
+        raise CrateError(f"`repetition_penalty` is {repetition_penalty}; it must be positive, and 1 has no effect")
     penalty = {} if repetition_penalty is None else {"repetition_penalty": repetition_penalty}
-    sampling = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p}
-    search = "--greedy" if greedy else f"--beams {beams}" if beams else None
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    search = "greedy=True" if greedy else f"beams={beams}" if beams else None
     if search is not None:
-        for option, value in {**sampling, "--beams": beams if greedy else None}.items():
+        for name, value in {**sampling, "beams": beams if greedy else None}.items():
             if value is not None:
-                raise CrateError(f"{option} has no effect with {search}; leave one of them out")
+                raise CrateError(f"`{name}` has no effect with `{search}`; leave one of them out")
         return {"do_sample": False, "num_beams": beams or 1, **penalty}
     if temperature is not None and not temperature > 0:
-        raise CrateError(f"--temperature is {temperature}; it must be positive. Use --greedy for the limit 0")
+        raise CrateError(f"`temperature` is {temperature}; it must be positive. Use `greedy=True` for the limit 0")
     _check_scales({"temperature": temperature, "repetition_penalty": repetition_penalty})
     if top_p is not None and not 0 < top_p <= 1:
-        raise CrateError(f"--top-p is {top_p}; it must lie in (0, 1]")
+        raise CrateError(f"`top_p` is {top_p}; it must lie in (0, 1]")
     settings: dict[str, Any] = {"do_sample": True, "temperature": 0.8 if temperature is None else temperature}
     return {
         **settings,

@@ -87,7 +87,7 @@ class LanguageTask(TextTask):
     ) -> Task:
         """Return the same task on another text, read by column and document separator."""
         if separate not in (None, *get_args(Separator)):
-            raise unknown_name("--separate", separate, get_args(Separator))
+            raise unknown_name("`separate`", separate, get_args(Separator))
         other = super().with_data(name, path, held_out=held_out)
         text = replace(other.recipe.text, text_column=text_column, separate=separate or "document")
         return type(self)(replace(other.recipe, text=text), self.paths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .._files import atomic_write
-from .._report import EvaluationReport
+from .._report import EvaluationReport, Report, Table, counted, percent
 from ..data import Augment, unnormalize
 from ..errors import CrateError
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _LARGEST_CONFUSION = 4096  # classes; the matrix of ImageNet-21K would take four gigabytes
 _LARGEST_IN_JSON = 100
+_SHOWN = 50  # number of classes that a table shows
 
 
 def majority_note(accuracy: float, counts: Sequence[int] | NDArray[np.integer[Any]]) -> str | None:
@@ -90,8 +91,13 @@ class ClassificationReport(EvaluationReport):
         """A sentence if the model is no better than the most frequent class."""
         return majority_note(self.top1, [row["images"] for row in self.per_class])
 
-    def _repr_html_(self) -> str:
-        return super()._repr_html_() + pd.DataFrame(self.per_class).to_html(index=False)
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield the accuracy of each class, and that of all."""
+        yield from _describe_classes(self.per_class, "images", title or f"{self.part} {self.data}")
+        five = "" if self.top5 is None else f", top-5 {self.top5:.2%}"
+        real = "" if self.real_top1 is None else f"ReaL {self.real_top1:.2%}, "
+        images = counted(self.images, self.total, "images", self.unreadable)
+        yield f"{real}top-1 {self.top1:.2%}{five}, loss {self.loss:.4f}, {images}"
 
 
 def classification_report(measured: MeasuredSplit, metrics: dict[str, float]) -> ClassificationReport:
@@ -137,6 +143,14 @@ def class_tables(
         for name, count, right in zip(classes, samples, correct, strict=True)
     ]
     return per_class, confusion
+
+
+def _describe_classes(per_class: list[dict[str, Any]], unit: str, title: str) -> Iterator[Table | str]:
+    """Yield a table of the classes that occur."""
+    rows = [(row["class"], f"{row[unit]:,}", percent(row["accuracy"])) for row in per_class if row[unit]]
+    yield Table(title, ("class", unit, "accuracy"), rows[:_SHOWN])
+    if len(rows) > _SHOWN:
+        yield f"{len(rows) - _SHOWN:,} more classes in per_class.csv"
 
 
 def _save_classes(
@@ -241,6 +255,12 @@ class ReconstructionReport(EvaluationReport):
     unreadable: int = 0
     """Number of images that could not be read."""
 
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield the loss in a sentence."""
+        images = counted(self.images, self.total, "images", self.unreadable)
+        name = title or f"{self.part} {self.data}"
+        yield f"{name}: reconstruction loss {self.loss:.4f} ± {self.loss_std:.4f} over {images}"
+
 
 @dataclass(frozen=True)
 class FeatureReport(EvaluationReport):
@@ -258,9 +278,16 @@ class FeatureReport(EvaluationReport):
     unreadable: int = 0
     """Number of images that could not be read."""
 
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield the accuracy in a sentence, and where there is more."""
+        images = counted(self.images, self.total, "images", self.unreadable)
+        name = title or f"{self.part} {self.data}"
+        yield f"{name}: {self.neighbor_top1:.2%} by nearest neighbors within the split, {images}"
+        yield "crate probe measures the same features with the training images as neighbors"
+
 
 @dataclass(frozen=True, eq=False)
-class Reconstruction:
+class Reconstruction(Report):
     """Images, what the model saw of them, and what it reconstructed."""
 
     names: list[str]
@@ -274,6 +301,17 @@ class Reconstruction:
     def loss(self) -> float:
         """The mean loss."""
         return sum(self.losses) / len(self.losses)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the loss of each image and their mean."""
+        images = [{"image": name, "loss": loss} for name, loss in zip(self.names, self.losses, strict=True)]
+        return {"images": images, "loss": self.loss}
+
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield the loss of each image, and their mean."""
+        losses = zip(self.names, self.losses, strict=True)
+        yield Table(title or "reconstruction", ("image", "loss"), [(name, f"{loss:.4f}") for name, loss in losses])
+        yield f"mean loss {self.loss:.4f}"
 
     def pictures(self) -> list[list[Image]]:
         """Return the original, masked and reconstructed picture of each image."""
@@ -321,6 +359,13 @@ class MaskedReport(EvaluationReport):
     """Split of the text; "all" for a text without splits."""
     total: int | None = None
     """Number of tokens in the split."""
+
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield the metrics in a sentence."""
+        yield (
+            f"{title or 'masked tokens'}: loss {self.cross_entropy:.4f} nats per masked token, "
+            f"accuracy {self.accuracy:.2%}, {counted(self.tokens, self.total, 'tokens')} masked"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,5 +415,25 @@ class SentenceReport(EvaluationReport):
         """The metrics of the first split."""
         return {name: value for name, value in next(iter(self.splits.values())).items() if name != "rows"}
 
-    def _repr_html_(self) -> str:
-        return pd.DataFrame(self.splits).T.to_html()
+    @property
+    def measured(self) -> int:
+        """Number of sentences or pairs that were read."""
+        return sum(int(scores.get("rows", 0)) for scores in self.splits.values())
+
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield the accuracy of each class, and the metrics of each split."""
+        title, names = title or f"{self.part} {self.data}", list(self.metrics)
+        for split, rows in self.per_class.items():
+            name = title if len(self.per_class) == 1 else f"{title}, {split}"
+            yield from _describe_classes(rows, "sentences", name)
+        sentences = counted(self.measured, self.total, "sentences")
+        if len(self.splits) > 1:
+            cells = [
+                (split, *(f"{scores[name]:.4f}" for name in names), f"{scores.get('rows', 0):,}")
+                for split, scores in self.splits.items()
+            ]
+            yield Table(title, ("split", *names, "sentences"), cells)
+            yield sentences
+        else:
+            about = "" if self.per_class else f"{title}: "
+            yield about + ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items()) + f", {sentences}"

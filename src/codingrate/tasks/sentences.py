@@ -190,7 +190,7 @@ class SequenceClassification(TextTask):
     def _filled(self, split: str, sentences: SentenceData | None = None) -> SentenceDataset:
         dataset = self.dataset(split, sentences)
         if len(dataset) == 0:
-            raise CrateError(f"the {split} split of {self.data.sentences.name} is empty; use another --split")
+            raise CrateError(f"the {split} split of {self.data.sentences.name} is empty; use another `split`")
         return dataset
 
     def baseline(self, split: str | None = None, progress: Progress | None = None) -> dict[str, dict[str, float]]:

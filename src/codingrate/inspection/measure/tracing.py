@@ -179,7 +179,7 @@ def layer_indices(layers: Iterable[int | str] | None, depth: int) -> list[int]:
     return list(dict.fromkeys(layer_index(number, depth) for number in numbers))
 
 
-def layer_numbers(numbers: Iterable[int | str], depth: int, option: str = "--layer") -> list[int]:
+def layer_numbers(numbers: Iterable[int | str], depth: int) -> list[int]:
     """Return the indices of layers that a person numbered: 1 to `depth`, or -1 to -`depth` from the end, or "all".
 
     People count layers from 1: in options, tables, figures, file names and JSON. Python arguments are indices.
@@ -190,7 +190,7 @@ def layer_numbers(numbers: Iterable[int | str], depth: int, option: str = "--lay
         if number != "all" and not 1 <= abs(whole) <= depth:
             layers = f"{depth} layer{'s' if depth > 1 else ''}"
             raise CrateError(
-                f"{option} {number}: layers are numbered from 1, and the model has {layers}; "
+                f"`layer={number!r}`: layers are numbered from 1, and the model has {layers}; "
                 f"give 1 to {depth}, -1 to -{depth} from the end, or all"
             )
         indices += range(depth) if number == "all" else [(whole - (whole > 0)) % depth]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 from ..._chart import STYLE as CHART_STYLE
 from ..._files import atomic_folder, to_plain, write_json, write_text
 from ..._page import Picture, render, render_figure
-from ..._report import Report
+from ..._report import Report, Table
 from ...data import Augment, unnormalize
 from ...errors import CrateError
 from ...models import CrateForMaskedAutoencoding
@@ -100,6 +100,23 @@ class InspectionReport(Report):
         write_json(folder / "report.json", self.to_dict())
         write_text(folder / "report.html", self._page(pictures, files=True))
         return folder
+
+    def describe(self, title: str = "") -> Iterator[Table | str]:
+        """Yield the layer-wise measures of each model, its scores, and what the paper predicts with the verdicts."""
+        for name, table in self.tables.items():
+            rows = [
+                (f"{row.layer:.0f}", f"{row.compression_normalized:.1f}", f"{row.reduction_normalized:.1f}",
+                 f"{row.alignment:.2f}", f"{row.nonzero:.1%}")
+                for row in cast(Any, table).itertuples()
+            ]  # fmt: skip
+            yield Table(name, ("layer", "R^c", "ΔR", "alignment", "non-zero"), rows)
+        data: Any = self.facts["Data"]
+        part = "" if data["split"] == "all" else f"the {data['split']} split of "
+        yield f"{data['samples']:,} samples of {part}{data['name']}"
+        yield from (score.text for score in (self.outcome.scores if self.outcome else ()))
+        if judged := [panel for panel in self.panels if panel.verdict is not None]:
+            yield "Measured, what the paper predicts, and the verdict:"
+            yield from (f"  {panel.name}: {line}" for panel in judged for line in panel.judgements())
 
     def _repr_html_(self) -> str:
         pictures = {panel.name: render_figure(panel.draw, panel.name) for panel in self.panels if panel.draw}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from ..._files import atomic_write
 from ...data import Augment, BatchAugment, crop_for_evaluation
 from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
@@ -173,6 +175,19 @@ class ImageAttention:
         size = self.image.height, self.image.width
         return {name: Image.fromarray(at_size(mask, *size)) for name, mask in self.masks.items()}
 
+    def save(self, folder: Path, name: str) -> dict[str, Any]:
+        """Write the grid and the mask of each map; return their paths, and the spread of each map."""
+        stem = f"{name}-layer{self.layer + 1}"
+        files = {head: f"{stem}-{head.replace(' ', '')}-mask.png" for head in self.maps}
+        masks = {files[head]: picture for head, picture in self.image_masks().items()}
+        write_pictures(folder, {f"{stem}.png": self.grid(), **masks})
+        heads = [
+            {"head": head.removeprefix("head "), "entropy": self.entropies[head], "patches": int(mask.sum()),
+             "mask": str(folder / files[head])}
+            for head, mask in self.masks.items()
+        ]  # fmt: skip
+        return {"layer": self.layer + 1, "picture": str(folder / f"{stem}.png"), "heads": heads}
+
     def grid(self) -> Image.Image:
         """Draw the image, the heat of each map beside it, and the mask of each map below its heat."""
         small = tile(self.image).convert("RGB")
@@ -245,6 +260,29 @@ def mask_overlay(image: Image.Image, mask: NDArray[np.bool_]) -> Image.Image:
     bright = image.convert("RGB")
     dim = Image.blend(Image.new("RGB", image.size), bright, DIMMED)
     return Image.composite(bright, dim, Image.fromarray(at_size(mask, image.height, image.width)))
+
+
+def save_segments(
+    folder: Path, name: str, image: Image.Image, segments: Sequence[Segment], layer: int
+) -> dict[str, Any]:
+    """Write the overlay and the masks of the regions of an image; return their paths and the regions' measures."""
+    stem = f"{name}-layer{layer + 1}"
+    files = [f"{stem}-mask{number}.png" for number in range(1, len(segments) + 1)]
+    masks = {file: Image.fromarray(part.mask) for file, part in zip(files, segments, strict=True)}
+    write_pictures(folder, {f"{stem}-overlay.png": overlay(image, segments), **masks})
+    entries = [
+        {"box": list(part.box), "area": float(part.mask.mean()), "border": part.border,
+         "cut_quality": part.cut_quality, "threshold": part.threshold, "mask": str(folder / file)}
+        for part, file in zip(segments, files, strict=True)
+    ]  # fmt: skip
+    return {"layer": layer + 1, "overlay": str(folder / f"{stem}-overlay.png"), "segments": entries}
+
+
+def write_pictures(folder: Path, pictures: Mapping[str, Image.Image]) -> None:
+    """Write pictures to PNG files."""
+    for file, picture in pictures.items():
+        with atomic_write(folder / file) as draft:
+            picture.save(draft, format="PNG")
 
 
 def stack_pictures(pictures: Mapping[str, Image.Image]) -> Image.Image:
