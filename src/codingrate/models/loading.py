@@ -20,7 +20,7 @@ from transformers import GenerationConfig
 from .._files import atomic_folder, is_hub_id
 from .._state import seeded
 from ..errors import CrateError
-from .base import CrateModel, CratePreTrainedModel, CrateTextModel
+from .base import CrateModel, CratePreTrainedModel
 from .checkpoint_file import Report, join_names, read_folder, read_json, read_settings
 from .classifier import CrateForImageClassification
 from .config import CrateConfig
@@ -74,8 +74,6 @@ def _load_folder(folder: Path) -> CratePreTrainedModel:
             model = model_class(architecture)(CrateConfig.from_dict(settings))
     except StrictDataclassError as error:
         raise CrateError(f"config.json: {error}") from error
-    if isinstance(model, CrateTextModel):
-        model.expect_modality(model.config, "text")
     load_weights(model, read_folder(folder), cast("torch.dtype | None", model.config.dtype))
     model.config.dtype = model.dtype
     model.config.name_or_path = str(folder)

@@ -174,9 +174,10 @@ def build_config(fields: Mapping[str, Any]) -> Any:
     """Build a config from fields; an unknown field or a value of the wrong type raises an error of one line."""
     from huggingface_hub.errors import StrictDataclassError
 
-    from .config import CrateConfig
+    from .config import CrateConfig, CrateImageConfig, CrateTextConfig
 
-    known = [*CrateConfig.field_names(), "num_labels"]
+    kind = CrateTextConfig if fields.get("modality") == "text" else CrateImageConfig
+    known = [*kind.field_names(), "num_labels"]
     for key in fields:
         if key not in known:
             raise unknown_name("config field", key, known)

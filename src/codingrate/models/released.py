@@ -22,10 +22,10 @@ from torch import Tensor
 from ..errors import CrateError
 from . import presets
 from .base import CratePreTrainedModel
-from .checkpoint_file import ImportPlan, Report, Source, build_imported, join_names, read_tensors, renamed, to_float32
+from .checkpoint_file import ImportPlan, Report, build_imported, join_names, prefixed, read_tensors, to_float32
 from .embedding import PositionTable
 
-EMBEDDING = "crate.embedding."
+EMBEDDING = "embedding."
 _HEADS = {192: 3, 384: 6, 576: 12, 768: 12, 1024: 16}  # number of subspaces K of the published sizes, by width d
 _STEP_SIZE = 0.1  # step η of every released model
 _ISTA = {"sparsifier_norm.*": "norm.*", "sparsifier.dictionary": "fn.weight"}
@@ -52,7 +52,7 @@ _HEAD = {"head_norm": "mlp_head.0", "head": "mlp_head.1"}
 _STEM = {
     f"{EMBEDDING}{ours}": f"to_patch_embedding.{i}" for i, ours in enumerate(("patch_norm", "project", "token_norm"), 1)
 }
-_MAE_STEM = {f"{EMBEDDING}project": "patch_embed.proj", "crate.norm": "norm"}
+_MAE_STEM = {f"{EMBEDDING}project": "patch_embed.proj", "norm": "norm"}
 _MAE_FIELDS = {**presets.RELEASED_MAE, "patch_norm": False, "initializer": "xavier"}
 
 CLASSIFIER = Family(
@@ -113,19 +113,19 @@ def detect(names: Iterable[str]) -> Family:
     raise CrateError(f"is not {expected}; its keys begin with {join_names(names)}")
 
 
-def released_sources(family: Family, layers: int, decoder_layers: int, identity: bool) -> dict[str, Source]:
-    """Return the source of each of our parameters in a released file; `identity`: it leaves out output maps."""
-    kinds = "*" if family.fields.get("output_bias", True) else "weight"
-    output = {f"attention.output.{kinds}": "" if identity else f"fn.to_out.0.{kinds}"}
+def released_names(family: Family, identity: bool) -> dict[str, str]:
+    """Return the keys of a released file for our parameters; `identity`: it leaves out output maps."""
+    output = {"attention.output.*": "" if identity else "fn.to_out.0.*"}
     attention = {"attention_norm.*": "norm.*", "attention.project.weight": "fn.qkv.weight", **output}
     synthesis = {"synthesis_norm.*": "norm.*", "synthesis.dictionary": "fn.weight"}
     return {
-        **renamed({f"{EMBEDDING}class_token": "cls_token", **family.tables}, axes=3),
-        **renamed({f"{ours}.*": f"{theirs}.*" for ours, theirs in family.modules.items()}),
-        **renamed(attention, "crate.layers.{}.", f"{family.layers}0.", layers),
-        **renamed(family.sparsifier, "crate.layers.{}.", f"{family.layers}1.", layers),
-        **renamed(synthesis, "decoder_layers.{}.", f"{family.decoder}0.", decoder_layers),
-        **renamed(attention, "decoder_layers.{}.", f"{family.decoder}1.", decoder_layers),
+        f"{EMBEDDING}class_token": "cls_token",
+        **family.tables,
+        **{f"{ours}.*": f"{theirs}.*" for ours, theirs in family.modules.items()},
+        **prefixed("layers.{}.", f"{family.layers}0.", attention),
+        **prefixed("layers.{}.", f"{family.layers}1.", family.sparsifier),
+        **prefixed("decoder_layers.{}.", f"{family.decoder}0.", synthesis),
+        **prefixed("decoder_layers.{}.", f"{family.decoder}1.", attention),
     }
 
 
@@ -214,8 +214,7 @@ def plan_released(shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Any
         fields["expansion"] = max(shape(f"{family.layers.format(0)}1.fn.D", 2)[1] // d, 1)
     if patch == 8 and family in (CLASSIFIER, DEMO):
         fields["interpolate_offset"] = 0.1  # the released patch-8 code resizes its positions with this
-    sources = released_sources(family, layers, decoder_layers, identity)
-    return ImportPlan(family.title, family.model, fields, sources, family.unused)
+    return ImportPlan(family.title, family.model, fields, released_names(family, identity), family.unused)
 
 
 def _depth(family: Family, layers: str, keys: Iterable[str]) -> int:
@@ -277,8 +276,7 @@ def _compare_positions(
     """Report if the position tables of CRATE-MAE, stored twice, differ from each other or from the formula."""
     tables = [to_float32(key, tensors[key]) for key in ("pos_embed", "decoder_pos_embed") if key in tensors]
     if len(tables) == 2 and not torch.equal(*tables):
-        (used,) = plan.sources[_POSITIONS].keys
-        report(f"pos_embed and decoder_pos_embed differ: took {used}, the one the forward pass adds")
-    positions = cast(PositionTable, model.get_submodule(f"{EMBEDDING}positions"))
+        report(f"pos_embed and decoder_pos_embed differ: took {plan.names[_POSITIONS]}, the one the forward pass adds")
+    positions = cast(PositionTable, model.get_submodule(f"crate.{EMBEDDING}positions"))
     if not torch.allclose(positions.weight, positions.formula(), atol=1e-2):  # bfloat16 rounds by 4e-3
         report("positions are not the sinusoidal table: taken from the file unchanged")
