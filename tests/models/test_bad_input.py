@@ -57,7 +57,7 @@ FIELDS = [
     ({"prox_alpha": 0}, r"^prox_alpha is 0; it must be above 0 and at most 1000000$"),
     ({"ista_steps": 0}, r"^ista_steps is 0; it must be at least 1 and at most 1000$"),
     ({"neumann_order": 1}, r"^neumann_order needs attention 'rate-gradient', not 'mssa'; leave it out$"),
-    ({"neumann_order": -1, "attention": "rate-gradient"}, r"^neumann_order is -1; it must be at least 0 and at most 100$"),
+    ({"neumann_order": -1, "attention": "rate-gradient"}, r"^neumann_order is -1; it must be at least 0 and at most 1"),
     ({"norm": "post"}, r"'norm' expected one of \('pre',\), got post$"),
     ({"norm": "post", "modality": "text"}, r"^norm 'post' needs skip='residual'; use norm='pre'$"),
     ({"modality": "text", "position_offset": -1}, r"^position_offset is -1; it must be a row of the position table$"),

@@ -177,24 +177,14 @@ class CratePreTrainedModel(PreTrainedModel):
         transformers' Trainer passes the number of labels of all the batches of an optimizer step, on all processes, as
         `num_items_in_batch`. The loss is then the part that this batch adds to the mean over all of them.
         """
+        distributions = function is F.cross_entropy and labels.is_floating_point()  # one term per row, not per number
         try:
-            return self._mean_loss(function, logits, labels, num_items_in_batch, objective)
+            if num_items_in_batch is None:
+                return self.regularized(function(logits, labels), objective=objective)
+            total = function(logits, labels, reduction="sum") * (labels.shape[-1] if distributions else 1)
         except (IndexError, ValueError) as error:  # PyTorch finds a bad label without waiting for a GPU
             raise CrateError(f"labels do not fit logits {tuple(logits.shape)}: {error}") from error
-
-    def _mean_loss(
-        self,
-        function: Callable[..., Tensor],
-        logits: Tensor,
-        labels: Tensor,
-        num_items_in_batch: Tensor | int | None,
-        objective: Tensor | None,
-    ) -> Tensor:
-        if num_items_in_batch is None:
-            return self.regularized(function(logits, labels), objective=objective)
         count = torch.as_tensor(num_items_in_batch, device=logits.device)
-        distributions = function is F.cross_entropy and labels.is_floating_point()  # one term per row, not per number
-        total = function(logits, labels, reduction="sum") * (labels.shape[-1] if distributions else 1)
         return self.regularized(total / count, labels.ne(-100).sum() / count, objective)
 
     def classification_loss(
@@ -232,10 +222,13 @@ class CratePreTrainedModel(PreTrainedModel):
         super().set_attn_implementation(attn_implementation, *args, **kwargs)
 
     def gradient_checkpointing_enable(
-        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, every_n_layers: int = 1, **kwargs: Any
+        self,
+        gradient_checkpointing_kwargs: dict[str, Any] | None = None,
+        every_n_layers: int = 1,
+        offload: bool = False,
     ) -> None:
         """Checkpoint every n-th layer; transformers would count only layers of a class whose import is slow."""
-        super().gradient_checkpointing_enable(gradient_checkpointing_kwargs, **kwargs)
+        super().gradient_checkpointing_enable(gradient_checkpointing_kwargs, offload=offload)
         for index, layer in enumerate(module for module in self.modules() if isinstance(module, Layer)):
             layer.gradient_checkpointing = index % every_n_layers == 0
 

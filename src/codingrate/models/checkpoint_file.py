@@ -283,9 +283,16 @@ def _value(name: str, keys: list[str], tensors: Mapping[str, Tensor], shape: tor
 
 def to_float32(name: str, tensor: Tensor) -> Tensor:
     """Copy a stored tensor to float32; raise an error if it is not a dense tensor of finite numbers."""
-    if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.is_meta:
-        raise CrateError(f"{name} is {tensor.dtype}, {tensor.layout} on {tensor.device}; expected plain numbers")
-    value = tensor.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    if not tensor.is_floating_point() or tensor.is_meta:
+        raise CrateError(f"{name} is {tensor.dtype} on {tensor.device}; expected plain numbers")
+    return copy_finite(name, tensor, torch.float32)
+
+
+def copy_finite(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Copy a stored tensor to `dtype`, contiguous; raise an error if it is sparse or holds NaN or infinity."""
+    if tensor.layout is not torch.strided:
+        raise CrateError(f"{name} is {tensor.layout}; expected a dense tensor")
+    value = tensor.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
     if not value.isfinite().all():
-        raise CrateError(f"{name} holds NaN or infinity; the file is damaged")
+        raise CrateError(f"{name} holds NaN or infinity; the file is damaged, or training diverged")
     return value

@@ -91,25 +91,26 @@ _OTHERS = {  # regular expression of a telltale key: description of the model
     r"blocks\.\d+\.attn\.(qkv|proj)": "a black-box vision transformer (DINO, MAE or timm)",
     r"to_qkv|\.1\.(fn\.)?net\.\d": "a black-box vision transformer (vit-pytorch)",
 }
+_FAMILIES: tuple[tuple[Family, tuple[str, ...]], ...] = (
+    (MAE_CLASSIFIER, (r"^blocks\.\d+\.layers\.0\.", r"^head\.")),
+    (MAE, (r"^blocks\.\d+\.layers\.0\.",)),
+    (ALPHA, (r"^transformer\.layers\.\d+\.1\.fn\.D1?$",)),
+    (DEMO, (r"^transformer\.layers\.\d+\.1\.fn\.weight$", r"^head\.")),
+    (CLASSIFIER, (r"^transformer\.layers\.\d+\.1\.fn\.weight$",)),
+)
+"""Regular expressions of keys that only this family and those before it have."""
 
 
 def detect(names: Iterable[str]) -> Family:
     """Return the family of a state dict by its keys; the error for another model says what it looks like."""
     names = list(names)
-
-    def some(pattern: str) -> bool:
-        return any(re.search(pattern, name) for name in names)
-
     expected = "a released CRATE, CRATE-MAE or CRATE-alpha checkpoint"
     for pattern, other in _OTHERS.items():
-        if some(pattern):
+        if any(re.search(pattern, name) for name in names):
             raise CrateError(f"looks like {other}, not {expected}")
-    if some(r"^blocks\.\d+\.layers\.0\."):
-        return MAE_CLASSIFIER if some(r"^head\.") else MAE
-    if some(r"^transformer\.layers\.\d+\.1\.fn\.D1?$"):
-        return ALPHA
-    if some(r"^transformer\.layers\.\d+\.1\.fn\.weight$"):
-        return DEMO if some(r"^head\.") else CLASSIFIER
+    for family, patterns in _FAMILIES:
+        if all(any(re.search(pattern, name) for name in names) for pattern in patterns):
+            return family
     raise CrateError(f"is not {expected}; its keys begin with {join_names(names)}")
 
 
@@ -202,10 +203,12 @@ def plan_released(shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Any
     fields: dict[str, Any] = {
         **family.fields, "hidden_size": d, "num_hidden_layers": layers, "num_attention_heads": K, "patch_size": patch,
         "head_dim": None if inner == d else inner // K,
-        "sparsity": _number("sparsity", known, family.sparsity, report),
-        "step_size": _number("step_size", known, _STEP_SIZE, report),
         "image_size": _image_size(known.get("image_size"), positions, shape(positions, 3)[1] - 1, patch),
     }  # fmt: skip
+    for name, published in (("sparsity", family.sparsity), ("step_size", _STEP_SIZE)):
+        fields[name] = published if known.get(name) is None else known[name]
+        if known.get(name) is None:
+            report(f"{name} is not in the file: took {published:g}; pass {name}=… to change")
     if family.decoder and decoder_layers != layers:
         fields["decoder_layers"] = decoder_layers
     if "head" in family.modules:
@@ -243,16 +246,6 @@ def _heads(heads: int | None, family: Family, d: int, inner: int, identity: bool
     if identity and heads != 1:
         raise CrateError(f"heads is {heads}, but a file without output map (to_out) has a single head; pass heads=1")
     return heads
-
-
-def _number(name: str, known: Mapping[str, Any], default: float, report: Report) -> float:
-    value = known.get(name)
-    if value is None:
-        report(f"{name} is not in the file: took {default:g}; pass {name}=… to change")
-        return default
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise CrateError(f"{name} is {value!r}; expected a finite number of at least 0")
-    return float(value)
 
 
 def _image_size(size: int | tuple[int, int] | None, key: str, patches: int, patch: int) -> int | tuple[int, int]:
