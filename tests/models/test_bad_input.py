@@ -65,8 +65,6 @@ FIELDS = [
     ({"modality": "text", "position_offset": 2, "causal": True},
      r"^position_offset is for masked models; a causal model counts from 0$"),
     ({"scaled_output_init": True}, r"^scaled_output_init needs initializer='normal', not 'torch'$"),
-    ({"vocab_size": 29}, r"^unknown config field 'vocab_size'"),
-    ({"modality": "text", "patch_size": 7}, r"^unknown config field 'patch_size'"),
     ({"positions": "rotary"}, r"'positions' expected one of \('learned', 'sinusoidal', 'none'\), got rotary$"),
     ({"modality": "text", "pooling": "patches"}, r"'pooling' expected one of \('class', 'mean'\), got patches$"),
     ({"modality": "audio"}, r"'modality' expected one of \('vision',\), got audio$"),
