@@ -33,16 +33,18 @@ def _register_config(auto: ModuleType) -> None:
 def _register_models(auto: ModuleType) -> None:
     from . import models
 
-    for auto_name, model in {
-        "AutoModel": models.CrateModel,
+    image, text = models.CrateImageConfig, models.CrateTextConfig
+    for auto_name, config, model in (
+        ("AutoModel", image, models.CrateModel),
+        ("AutoModel", text, models.CrateTextModel),
         # of two the one that was saved, and the first where nothing was
-        "AutoModelForPreTraining": (models.CrateForMaskedAutoencoding, models.CrateForSelfDistillation),
-        "AutoModelForImageClassification": models.CrateForImageClassification,
-        "AutoModelForMaskedLM": models.CrateForMaskedLM,
-        "AutoModelForSequenceClassification": models.CrateForSequenceClassification,
-        "AutoModelForCausalLM": models.CrateForCausalLM,
-    }.items():
-        getattr(auto, auto_name).register(models.CrateConfig, model, exist_ok=True)
+        ("AutoModelForPreTraining", image, (models.CrateForMaskedAutoencoding, models.CrateForSelfDistillation)),
+        ("AutoModelForImageClassification", image, models.CrateForImageClassification),
+        ("AutoModelForMaskedLM", text, models.CrateForMaskedLM),
+        ("AutoModelForSequenceClassification", text, models.CrateForSequenceClassification),
+        ("AutoModelForCausalLM", text, models.CrateForCausalLM),
+    ):
+        getattr(auto, auto_name).register(config, model, exist_ok=True)
     # By this name transformers' Trainer knows a model whose labels it has to shift (label smoothing).
     auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[models.CrateConfig.model_type] = models.CrateForCausalLM.__name__
 
@@ -50,6 +52,7 @@ def _register_models(auto: ModuleType) -> None:
 def _register_processor(auto: ModuleType) -> None:
     from transformers import ViTImageProcessorPil
 
-    from .models.config import CrateConfig
+    from .models.config import CrateImageConfig
 
-    auto.AutoImageProcessor.register(CrateConfig, image_processor_classes={"pil": ViTImageProcessorPil}, exist_ok=True)
+    processors = {"pil": ViTImageProcessorPil}
+    auto.AutoImageProcessor.register(CrateImageConfig, image_processor_classes=processors, exist_ok=True)

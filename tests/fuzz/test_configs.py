@@ -8,14 +8,20 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from codingrate.models import CrateConfig, CrateModel, build_config, create_model
+from codingrate.models import CrateImageConfig, CrateModel, CrateTextConfig, build_config, create_model
 from codingrate.operators import ATTENTION, SPARSIFIERS
 
 from .outcomes import counts, fuzz, outcome
 
-TYPES = {field.name: field.type for field in dataclasses.fields(CrateConfig)}
-SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
-TEXT = {"modality": "text", "vocab_size": 11, "max_position_embeddings": 7}
+KINDS = {
+    kind: {field.name: field.type for field in dataclasses.fields(config)}
+    for kind, config in (("vision", CrateImageConfig), ("text", CrateTextConfig))
+}
+SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+SMALL = {
+    "vision": {**SIZES, "image_size": 8, "patch_size": 4},
+    "text": {**SIZES, "modality": "text", "vocab_size": 11, "max_position_embeddings": 7},
+}
 ANYTHING = st.one_of(
     st.none(), st.booleans(), st.integers(-(10**30), 10**30), st.floats(), st.text(max_size=5), st.lists(st.integers()),
     st.sampled_from(["vision", "text", b"x", 1j, object(), torch.ones(2), {}, {"a": {"b": 1}}, 10**5000, math.nan,
@@ -23,10 +29,10 @@ ANYTHING = st.one_of(
 )  # fmt: skip
 
 
-def plausible(name):
+def plausible(name, kind):
     """Return a strategy of values of the field's own type, most of them small."""
-    options = (TYPES[name], *typing.get_args(TYPES[name]))
-    if typing.get_origin(TYPES[name]) is typing.Literal:
+    options = (kind, *typing.get_args(kind))
+    if typing.get_origin(kind) is typing.Literal:
         return st.sampled_from(options[1:])
     if name in ("attention", "sparsifier"):
         return st.sampled_from((ATTENTION if name == "attention" else SPARSIFIERS).names())
@@ -35,9 +41,9 @@ def plausible(name):
     return st.one_of(st.nothing(), *(small[option] for option in options if option in small))
 
 
-def changes():
-    typed = [plausible(name).map(lambda value, name=name: (name, value)) for name in sorted(TYPES)]
-    wild = st.tuples(st.sampled_from(sorted(TYPES)), ANYTHING)
+def changes(types):
+    typed = [plausible(name, types[name]).map(lambda value, name=name: (name, value)) for name in sorted(types)]
+    wild = st.tuples(st.sampled_from(sorted(types)), ANYTHING)
     names = st.tuples(st.text(max_size=8) | st.sampled_from(["to_dict", "num_labels", "auto_map", "check"]), ANYTHING)
     return st.lists(st.one_of(*typed, wild, names), max_size=4).map(dict)
 
@@ -64,18 +70,19 @@ def build_and_run(fields):
 
 
 @counts(50, 600)
-@pytest.mark.parametrize("base", [SMALL, {**SMALL, **TEXT}], ids=["vision", "text"])
-def test_made_up_configs(base, count):
+@pytest.mark.parametrize("kind", KINDS)
+def test_made_up_configs(kind, count):
+    base = SMALL[kind]
     assert outcome(build_and_run, base) == "ok"
 
-    @fuzz(count, fields=changes())
+    @fuzz(count, fields=changes(KINDS[kind]))
     def check(fields):
         outcome(build_and_run, {**base, **fields})
 
 
 @counts(50, 600)
 def test_made_up_overrides_of_presets(count):
-    @fuzz(count, name=st.sampled_from(sorted(TYPES)), value=ANYTHING)
+    @fuzz(count, name=st.sampled_from(sorted(KINDS["vision"] | KINDS["text"])), value=ANYTHING)
     def check(name, value):
         small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, name: value}
         with torch.device("meta"):
@@ -84,9 +91,11 @@ def test_made_up_overrides_of_presets(count):
 
 def test_every_number_has_a_limit():
     """Every field that holds a whole number and that these models read refuses a number that no memory holds."""
-    types = {name: (kind, *typing.get_args(kind)) for name, kind in TYPES.items() if name != "chunk_size_feed_forward"}
-    numbers = sorted(name for name, kinds in types.items() if int in kinds and bool not in kinds)
-    assert len(numbers) > 30
-    text = {field: {"modality": "text"} if field.endswith("_token_id") else {} for field in numbers}
-    outcomes = {field: outcome(build_config, {field: 10**12, **fields}) for field, fields in text.items()}
+    outcomes = {}
+    for modality, fields in KINDS.items():
+        types = {name: (kind, *typing.get_args(kind)) for name, kind in fields.items()}
+        numbers = [name for name, kinds in types.items() if int in kinds and bool not in kinds]
+        for name in {*numbers} - {"chunk_size_feed_forward"}:
+            outcomes[modality, name] = outcome(build_config, {name: 10**12, "modality": modality})
+    assert len({name for _, name in outcomes}) > 30
     assert {field: result for field, result in outcomes.items() if result != "refused"} == {}

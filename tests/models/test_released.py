@@ -10,8 +10,10 @@ from safetensors.torch import save_file
 
 import codingrate
 from codingrate import CrateError, CrateForImageClassification, CrateForMaskedAutoencoding
+from codingrate.models import build_config
 from codingrate.models.embedding import grid_sinusoids
 from codingrate.models.loading import convert
+from codingrate.models.presets import model_class
 from codingrate.models.released import ALPHA, CLASSIFIER, DEMO, MAE, MAE_CLASSIFIER, load_released, plan_released
 
 from . import oracles_released as oracle
@@ -236,7 +238,10 @@ def test_published_sizes_are_recognized(make, sizes, expected):
     assert (plan.title, *(fields[name] for name in names)) == (expected[0].title, *expected[1:])
     assert fields["skip"] == "residual"
     assert fields["num_labels"] == (768 if make is files.demo else sizes[-1])
-    used = {key for source in plan.sources.values() for key in source.keys}
+    with torch.device("meta"):
+        used = {
+            key for name in model_class(plan.model)(build_config(plan.fields)).state_dict() for key in plan.keys(name)
+        }
     assert used == set(shapes) - {"head.weight", "head.bias"} | (used & {"head.weight", "head.bias"})
     for name in ("heads", "sparsity", "step_size"):
         assert sum(note.startswith(f"{name} is not in the file: took ") for note in notes) == 1

@@ -191,7 +191,7 @@ def test_projection_of_odd_patches_is_refused(tmp_path):
         ({"heads": 2.0}, "heads is 2.0"),
         ({"heads": None}, "heads is not in the file, and 24 is no published width"),
         ({"sparsity": -1}, "sparsity is -1"),
-        ({"sparsity": "big"}, "sparsity is 'big'"),
+        ({"sparsity": "big"}, "'sparsity'"),
         ({"step_size": float("nan")}, "step_size is nan"),
         ({"image_size": "big"}, "image_size is 'big'"),
     ],

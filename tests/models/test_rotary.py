@@ -57,7 +57,6 @@ def test_what_does_not_fit_is_refused():
     refused("positions 'rotary' need", toys.build, "causal-lm", attention="tssa", positions="rotary", head_dim=6)
     refused("positions 'rotary' need", toys.build, "causal-lm", attention="rate-gradient", positions="rotary")
     refused("positions 'rotary' need", toys.build, "causal-lm", positions="rotary", head_dim=5)
-    refused("positions 'rotary' need", toys.build, "image-classification", positions="rotary", head_dim=6)
     refused("subspace_metric needs attention 'mssa' or 'mssa-tied'", build, "mhsa", subspace_metric=True)
 
 

@@ -85,7 +85,7 @@ def test_impossible_steps_are_refused():
             attention="mhsa")  # fmt: skip
     refuses("^learn_step needs step='derived'", toys.vision, learn_step=True)
     for share in (0, 1, 1.5):
-        refuses("^step_share is .*; it must lie between 0 and 1$", toys.vision, step="derived", step_share=share)
+        refuses("^step_share is .*; it must be above 0 and below 1$", toys.vision, step="derived", step_share=share)
 
 
 @pytest.mark.parametrize("skip", ["normalized", "residual"])

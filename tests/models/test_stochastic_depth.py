@@ -73,5 +73,3 @@ def test_pooling_of_the_patches_leaves_the_class_token_out():
     pixels = torch.randn(2, 3, 21, 14)
     body = model.crate(pixels)
     torch.testing.assert_close(body.pooler_output, body.last_hidden_state[:, 1:].mean(dim=1))
-    with pytest.raises(CrateError, match="pooling 'patches' is for images"):
-        toys.text(pooling="patches")

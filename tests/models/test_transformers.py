@@ -319,8 +319,10 @@ SCRIPT = """
     {second}
     from transformers import AutoConfig, AutoImageProcessor, {classes}
     for auto, path, name in {rows}:
-        assert type(AutoConfig.from_pretrained(path)).__name__ == "CrateConfig"
+        config = AutoConfig.from_pretrained(path)
+        assert type(config).__name__ == ("CrateTextConfig" if config.modality == "text" else "CrateImageConfig")
         model = auto.from_pretrained(path)
+        assert type(model.config) is type(config) is model.config_class
         assert type(model).__name__ == name, (type(model), name)
         assert type(auto.from_config(model.config)) is type(model)
     processor = AutoImageProcessor.from_pretrained({image!r})

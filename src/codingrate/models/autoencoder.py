@@ -41,18 +41,23 @@ class CrateForMaskedAutoencoding(CratePreTrainedModel):
 
     accepts_loss_kwargs = False  # its loss is a mean over patches, so transformers' Trainer averages it over batches
 
+    rules = (
+        (
+            lambda c: c.patch_dropout,
+            "a masked autoencoder removes patches by mask_ratio; set patch_dropout to 0",
+        ),
+        (
+            lambda c: c.stem != "patches",
+            "a convolution would let kept patches see the removed ones; use stem='patches'",
+        ),
+        (
+            lambda c: not 0 < kept_patches(c.num_patches, c.mask_ratio) < c.num_patches + (c.mask_ratio == 0),
+            "mask_ratio {c.mask_ratio} keeps none or all of {c.num_patches} patches; change it, patch_size or "
+            "image_size so that some are kept and some removed",
+        ),
+    )
+
     def __init__(self, config: CrateConfig) -> None:
-        self.expect_modality(config, "vision")
-        if config.patch_dropout:
-            raise CrateError("a masked autoencoder removes patches by mask_ratio; set patch_dropout to 0")
-        if config.stem != "patches":
-            raise CrateError("a convolution would let kept patches see the removed ones; use stem='patches'")
-        kept = kept_patches(config.num_patches, config.mask_ratio)
-        if not 0 < kept < config.num_patches + (config.mask_ratio == 0):
-            raise CrateError(
-                f"mask_ratio {config.mask_ratio} keeps {kept} of {config.num_patches} patches; "
-                "change it, patch_size or image_size so that some are kept and some removed"
-            )
         super().__init__(config)
         decoder = config.decoder_config
         d = decoder.hidden_size

@@ -26,7 +26,7 @@ from ..operators import (
     SubspaceAttention,
 )
 from .cache import LayerCache, cached_attention_mask, cached_length, packed_attention_mask, use_projection_layers
-from .config import CrateConfig
+from .config import CrateConfig, CrateImageConfig, CrateTextConfig, Rule
 from .embedding import PatchEmbedding, PositionTable, TextEmbedding
 from .layers import EncoderLayer, Layer, Step, Synthesis, orthogonality_gaps
 from .outputs import CrateModelOutput, Trace, can_return_tuple
@@ -56,7 +56,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 class CratePreTrainedModel(PreTrainedModel):
     """Base class of all models: initialization, orthogonality, and the image processor saved with vision models."""
 
-    config_class = CrateConfig
+    config_class: type[CrateConfig] = CrateImageConfig
     config: CrateConfig
     base_model_prefix = "crate"
     main_input_name = "pixel_values"
@@ -66,9 +66,19 @@ class CratePreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
     _no_split_modules = ["EncoderLayer", "DecoderLayer", "PatchEmbedding", "TextEmbedding"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    rules: tuple[Rule, ...] = ()
+    """Values of a config that this model does not have."""
     preprocessing: dict[str, Any] | None = None
     """Settings of the image processor that this model reads images with, as in preprocessor_config.json. None stands
     for the paper's evaluation crop of the config's image size."""
+
+    def __init__(self, config: CrateConfig) -> None:
+        if not isinstance(config, self.config_class):
+            needed = self.config_class.modality
+            raise CrateError(f"{type(self).__name__} needs modality={needed!r}, not {config.modality!r}")
+        config.check()  # it may have been changed since it was made
+        config.obey(self.rules)
+        super().__init__(config)
 
     def post_init(self) -> None:
         """Initialize the weights, which every model does at the end of its constructor."""
@@ -126,11 +136,6 @@ class CratePreTrainedModel(PreTrainedModel):
         if module.bias is not None:
             init.uniform_(module.bias, -bias, bias)
 
-    def expect_modality(self, config: CrateConfig, modality: str) -> None:
-        """Raise an error if the config is for other data."""
-        if config.modality != modality:
-            raise CrateError(f"{type(self).__name__} needs modality={modality!r}, not {config.modality!r}")
-
     def orthogonality(self) -> list[dict[str, float | str]]:
         """Measure how far each layer is from the constraint of the theory; returns one row per layer.
 
@@ -172,24 +177,14 @@ class CratePreTrainedModel(PreTrainedModel):
         transformers' Trainer passes the number of labels of all the batches of an optimizer step, on all processes, as
         `num_items_in_batch`. The loss is then the part that this batch adds to the mean over all of them.
         """
+        distributions = function is F.cross_entropy and labels.is_floating_point()  # one term per row, not per number
         try:
-            return self._mean_loss(function, logits, labels, num_items_in_batch, objective)
+            if num_items_in_batch is None:
+                return self.regularized(function(logits, labels), objective=objective)
+            total = function(logits, labels, reduction="sum") * (labels.shape[-1] if distributions else 1)
         except (IndexError, ValueError) as error:  # PyTorch finds a bad label without waiting for a GPU
             raise CrateError(f"labels do not fit logits {tuple(logits.shape)}: {error}") from error
-
-    def _mean_loss(
-        self,
-        function: Callable[..., Tensor],
-        logits: Tensor,
-        labels: Tensor,
-        num_items_in_batch: Tensor | int | None,
-        objective: Tensor | None,
-    ) -> Tensor:
-        if num_items_in_batch is None:
-            return self.regularized(function(logits, labels), objective=objective)
         count = torch.as_tensor(num_items_in_batch, device=logits.device)
-        distributions = function is F.cross_entropy and labels.is_floating_point()  # one term per row, not per number
-        total = function(logits, labels, reduction="sum") * (labels.shape[-1] if distributions else 1)
         return self.regularized(total / count, labels.ne(-100).sum() / count, objective)
 
     def classification_loss(
@@ -217,20 +212,25 @@ class CratePreTrainedModel(PreTrainedModel):
         function = F.mse_loss if kind == "regression" else F.binary_cross_entropy_with_logits
         return self.mean_loss(function, logits, labels.to(logits.dtype).view_as(logits), num_items_in_batch, objective)
 
-    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
-        """Refuse attention functions other than ours, which the operators would not call."""
-        if attn_implementation not in (None, "sdpa", "eager"):
+    def set_attn_implementation(self, attn_implementation: str | dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """Choose between fused and eager attention; others are refused, which the operators would not call."""
+        if attn_implementation not in ("sdpa", "eager"):
             raise CrateError(
                 f"attn_implementation {attn_implementation!r} is not supported, because the attention of these models "
                 "is chosen by the config field `attention`; use 'sdpa' or 'eager'"
             )
-        return attn_implementation or "sdpa"
+        super().set_attn_implementation(attn_implementation, *args, **kwargs)
 
-    def _set_gradient_checkpointing(self, *args: Any, every_n_layers: int = 1, **kwargs: Any) -> None:
+    def gradient_checkpointing_enable(
+        self,
+        gradient_checkpointing_kwargs: dict[str, Any] | None = None,
+        every_n_layers: int = 1,
+        offload: bool = False,
+    ) -> None:
         """Checkpoint every n-th layer; transformers would count only layers of a class whose import is slow."""
-        super()._set_gradient_checkpointing(*args, **kwargs)
+        super().gradient_checkpointing_enable(gradient_checkpointing_kwargs, offload=offload)
         for index, layer in enumerate(module for module in self.modules() if isinstance(module, Layer)):
-            layer.gradient_checkpointing &= index % every_n_layers == 0
+            layer.gradient_checkpointing = index % every_n_layers == 0
 
     def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
         """Count the parameters and, unless `only_trainable`, the frozen tables, which published sizes include.
@@ -341,6 +341,7 @@ class CrateModel(CratePreTrainedModel):
 class CrateTextModel(CrateModel):
     """The body of a text model."""
 
+    config_class = CrateTextConfig
     main_input_name = "input_ids"
     input_modalities = ["text"]  # noqa: RUF012 (as transformers declares it)
 

@@ -27,6 +27,7 @@ Report = Callable[[str], None]
 _WRAPPERS = ("state_dict", "model")
 """Keys under which training scripts store the weights, beside optimizer, epoch and the like."""
 _LARGEST_TEXT = 64 * 2**20  # bytes of a JSON file or of a pickle without its tensors; real ones have less than 10 MB
+_TABLES = ("class_token", "mask_token", "positions.weight")
 _PREFIXES = ("module.", "_orig_mod.")  # prefixes that data-parallel training and compilation add to every key
 
 
@@ -204,55 +205,52 @@ def join_names(names: Iterable[str], limit: int = 3) -> str:
     return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
 
-@dataclass(frozen=True)
-class Source:
-    """The stored tensor, or several to concatenate, that become one parameter; no key stands for the identity map."""
-
-    keys: tuple[str, ...]
-    transposed: bool = False  # whether a matrix is stored as (in, out)
-    axes: int = 0  # number of axes that are stored, with leading ones of length one; default: those of the parameter
-
-
-def renamed(
-    names: Mapping[str, str], ours: str = "", theirs: str = "", layers: int = 1, **form: Any
-) -> dict[str, Source]:
-    """Return the sources in a table of names, ours: theirs, which follow the prefixes `ours` and `theirs`.
-
-    `{}` stands for the index of a layer and `*` for both weight and bias. Several of their names, separated by spaces,
-    are concatenated. `form` are the other fields of every `Source`.
-    """
-    return {
-        f"{ours}{name}".format(i).replace("*", kind): Source(
-            tuple(f"{theirs}{key}".format(i).replace("*", kind) for key in keys.split()), **form
-        )
-        for name, keys in names.items()
-        for i in range(layers)
-        for kind in ("weight", "bias")
-    }
+def prefixed(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
+    """Return a table of names with a prefix before each name of ours and each key of theirs."""
+    return {ours + name: " ".join(theirs + key for key in keys.split()) for name, keys in names.items()}
 
 
 @dataclass(frozen=True)
 class ImportPlan:
-    """A checkpoint as one of our models: its class by name, its config fields, and the source of each parameter."""
+    """A checkpoint as one of our models: its class by name, its config fields, and the source of each parameter.
+
+    `names` maps names of ours, without the prefix `crate.`, to keys of the checkpoint. `{}` stands for the index of a
+    layer and `*` for both weight and bias. Several keys, separated by spaces, are concatenated; no key stands for the
+    identity map. Names that the model does not have are ignored.
+    """
 
     title: str
     model: str
     fields: Mapping[str, Any]
-    sources: Mapping[str, Source]
+    names: Mapping[str, str]
     unused: str  # regular expression of keys that the model does not use
+    transposed: bool = False  # whether matrices of the layers are stored as (in, out)
+
+    def keys(self, name: str) -> list[str]:
+        """Return the keys of the checkpoint that become the parameter `name`."""
+        index = re.search(r"\d+", name := name.removeprefix("crate."))
+        ours = name.replace(index[0], "{}", 1) if index else name
+        module, _, kind = ours.rpartition(".")
+        theirs = self.names[ours] if ours in self.names else self.names[f"{module}.*"].replace("*", kind)
+        return theirs.replace("{}", index[0] if index else "").split()
 
 
 def build_imported(plan: ImportPlan, tensors: Mapping[str, Tensor], report: Report) -> CratePreTrainedModel:
     """Build the model of a plan in float32 and eval mode, without drawing random weights first."""
-    needed = {key for source in plan.sources.values() for key in source.keys}
+    config = build_config(plan.fields)
+    with torch.device("meta"):
+        model = model_class(plan.model)(config)
+    sources = {name: plan.keys(name) for name in model.state_dict()}
+    needed = {key for keys in sources.values() for key in keys}
     if missing := sorted(needed - set(tensors)):
         raise CrateError(f"{plan.title} without {join_names(missing)}; the checkpoint is incomplete")
     if unexpected := sorted(key for key in set(tensors) - needed if not re.fullmatch(plan.unused, key)):
         raise CrateError(f"{plan.title} with unexpected tensors: {join_names(unexpected)}")
-    config = build_config(plan.fields)
-    with torch.device("meta"):
-        model = model_class(plan.model)(config)
-    values = {name: _value(plan.sources[name], tensors, empty.shape) for name, empty in model.state_dict().items()}
+    values = {}
+    for name, empty in model.state_dict().items():
+        transposed = plan.transposed and "layers." in name and empty.ndim == 2
+        value = _value(name, sources[name], tensors, empty.shape[::-1] if transposed else empty.shape)
+        values[name] = value.mT.contiguous() if transposed else value
     model.load_state_dict(values, strict=True, assign=True)
     model.tie_weights()
     if dtypes := {str(tensors[key].dtype) for key in needed} - {"torch.float32"}:
@@ -260,35 +258,41 @@ def build_imported(plan: ImportPlan, tensors: Mapping[str, Tensor], report: Repo
     return model.eval()
 
 
-def _value(source: Source, tensors: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-    """Convert stored tensors to a parameter of ours: float32, contiguous, in its own memory and our shape.
+def _value(name: str, keys: list[str], tensors: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+    """Convert stored tensors to a parameter: float32, contiguous, in its own memory and of a shape.
 
-    A convolution (d, channels, P, P) becomes the projection of patches flattened by row, column, channel.
+    Tables that belong to no module are stored with three axes. A convolution (d, channels, P, P) becomes the projection
+    of patches flattened by row, column, channel.
     """
-    if not source.keys:
+    if not keys:
         return torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
-    parts = [to_float32(key, tensors[key]) for key in source.keys]
+    parts = [to_float32(key, tensors[key]) for key in keys]
     value = parts[0] if len(parts) == 1 else torch.cat(parts)
-    expected = (1,) * (source.axes - len(shape)) + tuple(shape)
-    convolution = len(shape) == 2 and value.ndim == 4
-    if convolution:
+    stored, expected = tuple(value.shape), tuple(shape)
+    if name.endswith(_TABLES) and not keys[0].endswith(".weight"):
+        expected = (1,) * (3 - len(shape)) + expected
+    if len(shape) == 2 and value.ndim == 4:
         channels = max(value.shape[1], 1)
         side = math.isqrt(shape[1] // channels)
         expected = (shape[0], channels, side, side)
-    elif source.transposed:
-        expected = tuple(reversed(shape))
-    if tuple(value.shape) != expected:
-        raise CrateError(f"{join_names(source.keys)} has shape {tuple(value.shape)}; expected {expected}")
-    if convolution:
         value = value.permute(0, 2, 3, 1)
-    return (value.mT if source.transposed and value.ndim == 2 else value).reshape(shape).contiguous()
+    if stored != expected:
+        raise CrateError(f"{join_names(keys)} has shape {stored}; expected {expected}")
+    return value.reshape(shape).contiguous()
 
 
 def to_float32(name: str, tensor: Tensor) -> Tensor:
     """Copy a stored tensor to float32; raise an error if it is not a dense tensor of finite numbers."""
-    if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.is_meta:
-        raise CrateError(f"{name} is {tensor.dtype}, {tensor.layout} on {tensor.device}; expected plain numbers")
-    value = tensor.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    if not tensor.is_floating_point() or tensor.is_meta:
+        raise CrateError(f"{name} is {tensor.dtype} on {tensor.device}; expected plain numbers")
+    return copy_finite(name, tensor, torch.float32)
+
+
+def copy_finite(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Copy a stored tensor to `dtype`, contiguous; raise an error if it is sparse or holds NaN or infinity."""
+    if tensor.layout is not torch.strided:
+        raise CrateError(f"{name} is {tensor.layout}; expected a dense tensor")
+    value = tensor.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
     if not value.isfinite().all():
-        raise CrateError(f"{name} holds NaN or infinity; the file is damaged")
+        raise CrateError(f"{name} holds NaN or infinity; the file is damaged, or training diverged")
     return value

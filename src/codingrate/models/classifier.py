@@ -15,7 +15,6 @@ class CrateForImageClassification(CratePreTrainedModel):
     """f^head ∘ f: class token or mean of all tokens, LayerNorm, then W^head (pseudocode of the paper)."""
 
     def __init__(self, config: CrateConfig) -> None:
-        self.expect_modality(config, "vision")
         super().__init__(config)
         d = config.hidden_size
         self.crate = CrateModel(config)

@@ -138,11 +138,11 @@ class CrateForSelfDistillation(CratePreTrainedModel):
     """
 
     accepts_loss_kwargs = False  # its loss is a mean over views, so transformers' Trainer averages it over batches
+    rules = (
+        (lambda c: c.objective_weight, "self-distillation has no loss of single layers; set objective_weight to 0"),
+    )
 
     def __init__(self, config: CrateConfig) -> None:
-        self.expect_modality(config, "vision")
-        if config.objective_weight:
-            raise CrateError("self-distillation has no loss of single layers; set objective_weight to 0")
         super().__init__(config)
         self.student = Branch(config)
         self.teacher = Branch(config)

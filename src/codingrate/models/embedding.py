@@ -73,7 +73,8 @@ class PositionTable(nn.Module):
         config = self.config
         if config.modality == "text":
             return config.position_scale * sinusoids(config.max_position_embeddings, config.hidden_size)
-        patches = config.position_scale * grid_sinusoids(*config.grid, config.hidden_size)
+        rows, columns = config.grid
+        patches = config.position_scale * grid_sinusoids(rows, columns, config.hidden_size)
         return F.pad(patches, (0, 0, 1, 0)) if config.class_token else patches
 
     def for_grid(self, grid: tuple[int, int]) -> Tensor:

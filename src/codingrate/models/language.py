@@ -15,7 +15,7 @@ from ..errors import CrateError
 from ..operators.linear import Linear
 from .base import CratePreTrainedModel, CrateTextModel
 from .cache import cached_attention_mask, cached_length
-from .config import CrateConfig
+from .config import CrateConfig, CrateTextConfig
 from .layers import EncoderLayer
 from .outputs import CrateTaskOutput, can_return_tuple
 
@@ -23,11 +23,11 @@ from .outputs import CrateTaskOutput, can_return_tuple
 class _TextModel(CratePreTrainedModel):
     """A text body, on which subclasses put a head."""
 
+    config_class = CrateTextConfig
     main_input_name = "input_ids"
     input_modalities = ["text"]  # noqa: RUF012 (as transformers declares it)
 
     def __init__(self, config: CrateConfig) -> None:
-        self.expect_modality(config, "text")
         super().__init__(config)
         self.crate = CrateTextModel(config)
 
@@ -107,9 +107,9 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
     `generate` and its caches are those of transformers; for `mssa` a cache holds one tensor per layer (`models.cache`).
     """
 
+    rules = ((lambda c: not c.causal, "CrateForCausalLM needs causal=True"),)
+
     def __init__(self, config: CrateConfig) -> None:
-        if not config.causal:
-            raise CrateError("CrateForCausalLM needs causal=True")
         super().__init__(config)
         self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if not cast(
@@ -165,17 +165,23 @@ class CrateForCausalLM(_LanguageModel, GenerationMixin):
         """Refuse continuous batching, whose paged cache needs the attention functions of transformers."""
         raise CrateError("continuous batching (generate_batch) is not supported; use generate with a padded batch")
 
-    def _validate_generated_length(
-        self, generation_config: GenerationConfig, input_ids_length: int, has_default_max_length: bool
-    ) -> None:
-        """Raise an error before generation if the text would be longer than the position table."""
-        positions, length = self.config.max_position_embeddings, generation_config.max_length
-        if input_ids_length >= positions or length > positions:
+    def generate(
+        self, inputs: Tensor | None = None, generation_config: GenerationConfig | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Continue a prompt as transformers does; a text longer than the position table is refused before it begins."""
+        settings, positions = generation_config or self.generation_config, self.config.max_position_embeddings
+        prompt = next(
+            (x for x in (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds")) if x is not None), None
+        )
+        length = 1 if prompt is None else prompt.shape[1]
+        added = kwargs.get("max_new_tokens") or settings.max_new_tokens
+        longest = length + added if added else kwargs.get("max_length") or settings.max_length or 0
+        if max(longest, length + 1) > positions:
             raise CrateError(
-                f"prompt of {input_ids_length} tokens and {max(length - input_ids_length, 1)} new ones exceed "
+                f"prompt of {length} tokens and {max(longest - length, 1)} new ones exceed "
                 f"max_position_embeddings {positions}; shorten the prompt or lower max_new_tokens"
             )
-        super()._validate_generated_length(generation_config, input_ids_length, has_default_max_length)  # type: ignore[misc]
+        return super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]
 
 
 class CrateForSequenceClassification(_TextModel):

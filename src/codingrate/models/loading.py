@@ -20,8 +20,8 @@ from transformers import GenerationConfig
 from .._files import atomic_folder, is_hub_id
 from .._state import seeded
 from ..errors import CrateError
-from .base import CrateModel, CratePreTrainedModel, CrateTextModel
-from .checkpoint_file import Report, join_names, read_folder, read_json, read_settings
+from .base import CrateModel, CratePreTrainedModel
+from .checkpoint_file import Report, copy_finite, join_names, read_folder, read_json, read_settings
 from .classifier import CrateForImageClassification
 from .config import CrateConfig
 from .presets import build_config, model_class
@@ -74,8 +74,6 @@ def _load_folder(folder: Path) -> CratePreTrainedModel:
             model = model_class(architecture)(CrateConfig.from_dict(settings))
     except StrictDataclassError as error:
         raise CrateError(f"config.json: {error}") from error
-    if isinstance(model, CrateTextModel):
-        model.expect_modality(model.config, "text")
     load_weights(model, read_folder(folder), cast("torch.dtype | None", model.config.dtype))
     model.config.dtype = model.dtype
     model.config.name_or_path = str(folder)
@@ -131,14 +129,11 @@ def _checked(name: str, tensor: Tensor, weight: Tensor, dtype: torch.dtype | Non
     """Copy a stored tensor to `dtype`; raise an error if it cannot take the place of `weight`."""
     if tensor.shape != weight.shape:
         raise CrateError(f"{name} has shape {tuple(tensor.shape)}; config.json says {tuple(weight.shape)}")
-    if tensor.is_floating_point() != weight.is_floating_point() or tensor.layout is not torch.strided:
+    if tensor.is_floating_point() != weight.is_floating_point():
         raise CrateError(f"{name} is {tensor.dtype}; the model needs {weight.dtype}")
     if dtype is None or not weight.is_floating_point():
         dtype = tensor.dtype if tensor.dtype in _PRECISIONS else weight.dtype
-    value = tensor.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
-    if not value.isfinite().all():
-        raise CrateError(f"{name} holds NaN or infinity; the file is damaged, or training diverged")
-    return value
+    return copy_finite(name, tensor, dtype)
 
 
 def untrained_like(model: CratePreTrainedModel, seed: int = 0) -> CratePreTrainedModel:

@@ -174,13 +174,15 @@ def build_config(fields: Mapping[str, Any]) -> Any:
     """Build a config from fields; an unknown field or a value of the wrong type raises an error of one line."""
     from huggingface_hub.errors import StrictDataclassError
 
-    from .config import CrateConfig
+    from .config import CrateConfig, CrateImageConfig, CrateTextConfig
 
-    known = [*CrateConfig.field_names(), "num_labels"]
+    kind = CrateTextConfig if fields.get("modality") == "text" else CrateImageConfig
+    known = {*CrateImageConfig.field_names(), *CrateTextConfig.field_names(), "num_labels"}
     for key in fields:
         if key not in known:
-            raise unknown_name("config field", key, known)
+            raise unknown_name("config field", key, sorted(known))
+    own = {*kind.field_names(), "num_labels"}  # a task names the model that does not fit, not its fields
     try:
-        return CrateConfig(**fields)
+        return CrateConfig(**{key: value for key, value in fields.items() if key in own})
     except StrictDataclassError as error:
         raise CrateError(" ".join(str(error).split())) from error

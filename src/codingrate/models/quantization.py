@@ -79,7 +79,9 @@ def quantize(model: CratePreTrainedModel) -> CratePreTrainedModel:
     if model.config.ista_steps > 1:
         raise CrateError(f"quantize needs a model with ista_steps 1, not {model.config.ista_steps}")
     replace_modules(model)
-    model.config.quantized, model.config.tie_word_embeddings = True, False  # the head has integers of its own
+    model.config.quantized = True
+    if model.config.modality == "text":
+        model.config.tie_word_embeddings = False  # the head has integers of its own
     return model.bfloat16().eval()
 
 

@@ -22,10 +22,10 @@ from torch import Tensor
 from ..errors import CrateError
 from . import presets
 from .base import CratePreTrainedModel
-from .checkpoint_file import ImportPlan, Report, Source, build_imported, join_names, read_tensors, renamed, to_float32
+from .checkpoint_file import ImportPlan, Report, build_imported, join_names, prefixed, read_tensors, to_float32
 from .embedding import PositionTable
 
-EMBEDDING = "crate.embedding."
+EMBEDDING = "embedding."
 _HEADS = {192: 3, 384: 6, 576: 12, 768: 12, 1024: 16}  # number of subspaces K of the published sizes, by width d
 _STEP_SIZE = 0.1  # step η of every released model
 _ISTA = {"sparsifier_norm.*": "norm.*", "sparsifier.dictionary": "fn.weight"}
@@ -52,7 +52,7 @@ _HEAD = {"head_norm": "mlp_head.0", "head": "mlp_head.1"}
 _STEM = {
     f"{EMBEDDING}{ours}": f"to_patch_embedding.{i}" for i, ours in enumerate(("patch_norm", "project", "token_norm"), 1)
 }
-_MAE_STEM = {f"{EMBEDDING}project": "patch_embed.proj", "crate.norm": "norm"}
+_MAE_STEM = {f"{EMBEDDING}project": "patch_embed.proj", "norm": "norm"}
 _MAE_FIELDS = {**presets.RELEASED_MAE, "patch_norm": False, "initializer": "xavier"}
 
 CLASSIFIER = Family(
@@ -91,41 +91,42 @@ _OTHERS = {  # regular expression of a telltale key: description of the model
     r"blocks\.\d+\.attn\.(qkv|proj)": "a black-box vision transformer (DINO, MAE or timm)",
     r"to_qkv|\.1\.(fn\.)?net\.\d": "a black-box vision transformer (vit-pytorch)",
 }
+_FAMILIES: tuple[tuple[Family, tuple[str, ...]], ...] = (
+    (MAE_CLASSIFIER, (r"^blocks\.\d+\.layers\.0\.", r"^head\.")),
+    (MAE, (r"^blocks\.\d+\.layers\.0\.",)),
+    (ALPHA, (r"^transformer\.layers\.\d+\.1\.fn\.D1?$",)),
+    (DEMO, (r"^transformer\.layers\.\d+\.1\.fn\.weight$", r"^head\.")),
+    (CLASSIFIER, (r"^transformer\.layers\.\d+\.1\.fn\.weight$",)),
+)
+"""Regular expressions of keys that only this family and those before it have."""
 
 
 def detect(names: Iterable[str]) -> Family:
     """Return the family of a state dict by its keys; the error for another model says what it looks like."""
     names = list(names)
-
-    def some(pattern: str) -> bool:
-        return any(re.search(pattern, name) for name in names)
-
     expected = "a released CRATE, CRATE-MAE or CRATE-alpha checkpoint"
     for pattern, other in _OTHERS.items():
-        if some(pattern):
+        if any(re.search(pattern, name) for name in names):
             raise CrateError(f"looks like {other}, not {expected}")
-    if some(r"^blocks\.\d+\.layers\.0\."):
-        return MAE_CLASSIFIER if some(r"^head\.") else MAE
-    if some(r"^transformer\.layers\.\d+\.1\.fn\.D1?$"):
-        return ALPHA
-    if some(r"^transformer\.layers\.\d+\.1\.fn\.weight$"):
-        return DEMO if some(r"^head\.") else CLASSIFIER
+    for family, patterns in _FAMILIES:
+        if all(any(re.search(pattern, name) for name in names) for pattern in patterns):
+            return family
     raise CrateError(f"is not {expected}; its keys begin with {join_names(names)}")
 
 
-def released_sources(family: Family, layers: int, decoder_layers: int, identity: bool) -> dict[str, Source]:
-    """Return the source of each of our parameters in a released file; `identity`: it leaves out output maps."""
-    kinds = "*" if family.fields.get("output_bias", True) else "weight"
-    output = {f"attention.output.{kinds}": "" if identity else f"fn.to_out.0.{kinds}"}
+def released_names(family: Family, identity: bool) -> dict[str, str]:
+    """Return the keys of a released file for our parameters; `identity`: it leaves out output maps."""
+    output = {"attention.output.*": "" if identity else "fn.to_out.0.*"}
     attention = {"attention_norm.*": "norm.*", "attention.project.weight": "fn.qkv.weight", **output}
     synthesis = {"synthesis_norm.*": "norm.*", "synthesis.dictionary": "fn.weight"}
     return {
-        **renamed({f"{EMBEDDING}class_token": "cls_token", **family.tables}, axes=3),
-        **renamed({f"{ours}.*": f"{theirs}.*" for ours, theirs in family.modules.items()}),
-        **renamed(attention, "crate.layers.{}.", f"{family.layers}0.", layers),
-        **renamed(family.sparsifier, "crate.layers.{}.", f"{family.layers}1.", layers),
-        **renamed(synthesis, "decoder_layers.{}.", f"{family.decoder}0.", decoder_layers),
-        **renamed(attention, "decoder_layers.{}.", f"{family.decoder}1.", decoder_layers),
+        f"{EMBEDDING}class_token": "cls_token",
+        **family.tables,
+        **{f"{ours}.*": f"{theirs}.*" for ours, theirs in family.modules.items()},
+        **prefixed("layers.{}.", f"{family.layers}0.", attention),
+        **prefixed("layers.{}.", f"{family.layers}1.", family.sparsifier),
+        **prefixed("decoder_layers.{}.", f"{family.decoder}0.", synthesis),
+        **prefixed("decoder_layers.{}.", f"{family.decoder}1.", attention),
     }
 
 
@@ -202,10 +203,12 @@ def plan_released(shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Any
     fields: dict[str, Any] = {
         **family.fields, "hidden_size": d, "num_hidden_layers": layers, "num_attention_heads": K, "patch_size": patch,
         "head_dim": None if inner == d else inner // K,
-        "sparsity": _number("sparsity", known, family.sparsity, report),
-        "step_size": _number("step_size", known, _STEP_SIZE, report),
         "image_size": _image_size(known.get("image_size"), positions, shape(positions, 3)[1] - 1, patch),
     }  # fmt: skip
+    for name, published in (("sparsity", family.sparsity), ("step_size", _STEP_SIZE)):
+        fields[name] = published if known.get(name) is None else known[name]
+        if known.get(name) is None:
+            report(f"{name} is not in the file: took {published:g}; pass {name}=… to change")
     if family.decoder and decoder_layers != layers:
         fields["decoder_layers"] = decoder_layers
     if "head" in family.modules:
@@ -214,8 +217,7 @@ def plan_released(shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Any
         fields["expansion"] = max(shape(f"{family.layers.format(0)}1.fn.D", 2)[1] // d, 1)
     if patch == 8 and family in (CLASSIFIER, DEMO):
         fields["interpolate_offset"] = 0.1  # the released patch-8 code resizes its positions with this
-    sources = released_sources(family, layers, decoder_layers, identity)
-    return ImportPlan(family.title, family.model, fields, sources, family.unused)
+    return ImportPlan(family.title, family.model, fields, released_names(family, identity), family.unused)
 
 
 def _depth(family: Family, layers: str, keys: Iterable[str]) -> int:
@@ -246,16 +248,6 @@ def _heads(heads: int | None, family: Family, d: int, inner: int, identity: bool
     return heads
 
 
-def _number(name: str, known: Mapping[str, Any], default: float, report: Report) -> float:
-    value = known.get(name)
-    if value is None:
-        report(f"{name} is not in the file: took {default:g}; pass {name}=… to change")
-        return default
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise CrateError(f"{name} is {value!r}; expected a finite number of at least 0")
-    return float(value)
-
-
 def _image_size(size: int | tuple[int, int] | None, key: str, patches: int, patch: int) -> int | tuple[int, int]:
     """Return the image size of a table of N patch positions: square unless the caller passes another one."""
     if size is None:
@@ -277,8 +269,7 @@ def _compare_positions(
     """Report if the position tables of CRATE-MAE, stored twice, differ from each other or from the formula."""
     tables = [to_float32(key, tensors[key]) for key in ("pos_embed", "decoder_pos_embed") if key in tensors]
     if len(tables) == 2 and not torch.equal(*tables):
-        (used,) = plan.sources[_POSITIONS].keys
-        report(f"pos_embed and decoder_pos_embed differ: took {used}, the one the forward pass adds")
-    positions = cast(PositionTable, model.get_submodule(f"{EMBEDDING}positions"))
+        report(f"pos_embed and decoder_pos_embed differ: took {plan.names[_POSITIONS]}, the one the forward pass adds")
+    positions = cast(PositionTable, model.get_submodule(f"crate.{EMBEDDING}positions"))
     if not torch.allclose(positions.weight, positions.formula(), atol=1e-2):  # bfloat16 rounds by 4e-3
         report("positions are not the sinusoidal table: taken from the file unchanged")

@@ -12,8 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import CrateError
-from .checkpoint_file import ImportPlan, Report, Source, renamed
-from .config import check_limits
+from .checkpoint_file import ImportPlan, Report, prefixed
 from .presets import BLACK_BOX, RELEASED_MAE
 
 Plan = Callable[[Any, Mapping[str, Tensor], Report], ImportPlan]
@@ -35,21 +34,29 @@ _SAME_TEXT = (
 _DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _DROPOUT_GPT2 = ("embd_pdrop", "attn_pdrop", "resid_pdrop")
 
-_VIT_TABLES = {"class_token": "cls_token", "positions.weight": "position_embeddings"}
 _VIT_LAYER = {
     "attention_norm.*": "layernorm_before.*", "sparsifier_norm.*": "layernorm_after.*",
     "attention.project.*": "attention.attention.query.* attention.attention.key.* attention.attention.value.*",
     "attention.output.*": "attention.output.dense.*",
     "sparsifier.expand.*": "intermediate.dense.*", "sparsifier.contract.*": "output.dense.*",
 }  # fmt: skip
-_GPT2 = {"embedding.words.weight": "wte.weight", "embedding.positions.weight": "wpe.weight", "norm.*": "ln_f.*"}
+_VIT = {
+    "embedding.class_token": "embeddings.cls_token", "embedding.positions.weight": "embeddings.position_embeddings",
+    "embedding.project.*": "embeddings.patch_embeddings.projection.*", "norm.*": "layernorm.*",
+    **prefixed("layers.{}.", "encoder.layer.{}.", _VIT_LAYER),
+}  # fmt: skip
+_MAE_DECODER = {
+    "decoder_embed.*": "decoder_embed.*", "decoder_norm.*": "decoder_norm.*", "predict.*": "decoder_pred.*",
+    "mask_token": "mask_token", "decoder_positions.weight": "decoder_pos_embed",
+    **prefixed("decoder_layers.{}.", "decoder_encoder.layer.{}.", _VIT_LAYER),
+}  # fmt: skip
 _GPT2_LAYER = {
     "attention_norm.*": "ln_1.*", "attention.project.*": "attn.c_attn.*", "attention.output.*": "attn.c_proj.*",
     "sparsifier_norm.*": "ln_2.*", "sparsifier.expand.*": "mlp.c_fc.*", "sparsifier.contract.*": "mlp.c_proj.*",
 }  # fmt: skip
-_BERT = {
-    "words.weight": "word_embeddings.weight", "positions.weight": "position_embeddings.weight",
-    "types.weight": "token_type_embeddings.weight", "norm.*": "LayerNorm.*",
+_GPT2 = {
+    "embedding.words.weight": "wte.weight", "embedding.positions.weight": "wpe.weight", "norm.*": "ln_f.*",
+    **prefixed("layers.{}.", "h.{}.", _GPT2_LAYER),
 }  # fmt: skip
 _BERT_LAYER = {
     "attention.project.*": "attention.self.query.* attention.self.key.* attention.self.value.*",
@@ -57,6 +64,35 @@ _BERT_LAYER = {
     "sparsifier.expand.*": "intermediate.dense.*", "sparsifier.contract.*": "output.dense.*",
     "sparsifier_norm.*": "output.LayerNorm.*",
 }  # fmt: skip
+_BERT = {
+    "embedding.words.weight": "embeddings.word_embeddings.weight",
+    "embedding.positions.weight": "embeddings.position_embeddings.weight",
+    "embedding.types.weight": "embeddings.token_type_embeddings.weight", "embedding.norm.*": "embeddings.LayerNorm.*",
+    **prefixed("layers.{}.", "encoder.layer.{}.", _BERT_LAYER),
+}  # fmt: skip
+_BERT_CLASSIFIER = {
+    "bert": {"dense.*": "bert.pooler.dense.*", "head.*": "classifier.*"},
+    "roberta": {"dense.*": "classifier.dense.*", "head.*": "classifier.out_proj.*"},
+}
+_BERT_MASKED = {
+    "bert": {
+        "transform.dense.*": "cls.predictions.transform.dense.*",
+        "transform.norm.*": "cls.predictions.transform.LayerNorm.*",
+        "head.weight": "bert.embeddings.word_embeddings.weight", "head.bias": "cls.predictions.bias",
+    },
+    "roberta": {
+        "transform.dense.*": "lm_head.dense.*", "transform.norm.*": "lm_head.layer_norm.*",
+        "head.weight": "roberta.embeddings.word_embeddings.weight", "head.bias": "lm_head.bias",
+    },
+}  # fmt: skip
+_BERT_UNTIED = {
+    "bert": {"head.weight": "cls.predictions.decoder.weight"},
+    "roberta": {"head.weight": "lm_head.decoder.weight", "head.bias": "lm_head.decoder.bias"},
+}
+_BERT_UNUSED = {
+    "bert": r"cls\.seq_relationship\..*|cls\.predictions\.decoder\.(weight|bias)",
+    "roberta": r"lm_head\.(bias|decoder\.(weight|bias))",
+}
 
 
 def _layer_fields(config: Any, dropout: tuple[str, ...], eps: float, report: Report) -> dict[str, Any]:
@@ -66,11 +102,9 @@ def _layer_fields(config: Any, dropout: tuple[str, ...], eps: float, report: Rep
     for name, only in _REQUIRED.items():
         if (value := getattr(config, name, only)) != only:
             raise CrateError(f"config.json: {name} is {value!r}; a twin has {only!r} only")
-    # Before names of parameters are listed by layer:
-    check_limits({name: getattr(config, name, None) for name in (*_SAME, *_SAME_TEXT)})
     if activation not in _ACTIVATIONS:
         raise CrateError(f"config.json: activation {activation!r} has no twin; known: {', '.join(_ACTIVATIONS)}")
-    if inner is not None and inner % d:
+    if inner is not None and (not d or inner % d):
         raise CrateError(f"config.json: the MLP's width {inner} is no multiple of the width {d}, as a twin's is")
     rates = {name: getattr(config, name) for name in dropout}
     rate = max(rates.values())
@@ -110,35 +144,13 @@ def _image_fields(config: Any, report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _vit_layers(ours: str, theirs: str, layers: int, bias: bool) -> dict[str, Source]:
-    """Return the sources of the layers of a ViT, whose projections have a bias or not."""
-    names = dict(_VIT_LAYER)
-    if not bias:
-        names["attention.project.weight"] = names.pop("attention.project.*").replace("*", "weight")
-    return renamed(names, f"{ours}.{{}}.", f"{theirs}.{{}}.", layers)
-
-
-def _vit_body(prefix: str, layers: int, bias: bool) -> dict[str, Source]:
-    """Return the sources of the body of a ViT or ViTMAE."""
-    patches = {"embedding.project.*": "embeddings.patch_embeddings.projection.*", "norm.*": "layernorm.*"}
-    return {
-        **renamed(_VIT_TABLES, "crate.embedding.", f"{prefix}embeddings.", axes=3),
-        **renamed(patches, "crate.", prefix),
-        **_vit_layers("crate.layers", f"{prefix}encoder.layer", layers, bias),
-    }
-
-
 def _vit(config: Any, tensors: Mapping[str, Tensor], report: Report) -> ImportPlan:
     """Plan ViT: a classifier, or the body alone (as DINO's weights are published), without classes."""
     prefix = "vit." if _has(tensors, "vit.") else ""
     fields = _image_fields(config, report)
-    sources = _vit_body(prefix, config.num_hidden_layers, fields["projection_bias"])
-    if _has(tensors, "classifier."):
-        fields |= _labels(config)
-        sources |= renamed({"head.*": "classifier.*"})
-    else:
-        fields["num_labels"] = 0
-    return ImportPlan("vit", "CrateForImageClassification", fields, sources, rf"{prefix}pooler\..*")
+    fields |= _labels(config) if _has(tensors, "classifier.") else {"num_labels": 0}
+    names = {**prefixed("", prefix, _VIT), "head.*": "classifier.*"}
+    return ImportPlan("vit", "CrateForImageClassification", fields, names, rf"{prefix}pooler\..*")
 
 
 def _vit_mae(config: Any, tensors: Mapping[str, Tensor], report: Report) -> ImportPlan:
@@ -156,16 +168,8 @@ def _vit_mae(config: Any, tensors: Mapping[str, Tensor], report: Report) -> Impo
         "decoder_heads": config.decoder_num_attention_heads, "normalize_pixels": config.norm_pix_loss,
         "mask_ratio": config.mask_ratio, "head_norm_eps": config.layer_norm_eps,
     }  # fmt: skip
-    check_limits({name: fields[name] for name in ("decoder_layers", "decoder_width", "decoder_heads")})
-    decoder = {"decoder_embed.*": "decoder_embed.*", "decoder_norm.*": "decoder_norm.*", "predict.*": "decoder_pred.*"}
-    tables = {"mask_token": "mask_token", "decoder_positions.weight": "decoder_pos_embed"}
-    depth, bias = config.decoder_num_hidden_layers, fields["projection_bias"]
-    sources = {
-        **_vit_body("vit.", config.num_hidden_layers, bias),
-        **_vit_layers("decoder_layers", "decoder.decoder_encoder.layer", depth, bias),
-        **renamed(decoder, theirs="decoder."), **renamed(tables, theirs="decoder.", axes=3),
-    }  # fmt: skip
-    return ImportPlan("vit_mae", "CrateForMaskedAutoencoding", fields, sources, "")
+    names = prefixed("", "vit.", _VIT) | prefixed("", "decoder.", _MAE_DECODER)
+    return ImportPlan("vit_mae", "CrateForMaskedAutoencoding", fields, names, "")
 
 
 def _gpt2(config: Any, tensors: Mapping[str, Tensor], report: Report) -> ImportPlan:
@@ -175,78 +179,37 @@ def _gpt2(config: Any, tensors: Mapping[str, Tensor], report: Report) -> ImportP
     fields["attention_scale"] = None if config.scale_attn_weights else 1.0
     body = "transformer." if _has(tensors, "transformer.") else ""
     head = f"{body}wte.weight" if config.tie_word_embeddings else "lm_head.weight"
-    sources = {
-        **renamed({"head.weight": head}),
-        **renamed(_GPT2, "crate.", body),
-        **renamed(_GPT2_LAYER, "crate.layers.{}.", f"{body}h.{{}}.", config.num_hidden_layers, transposed=True),
-    }
+    names = {**prefixed("", body, _GPT2), "head.weight": head}
     unused = rf"{body}h\.\d+\.attn\.(bias|masked_bias)|lm_head\.weight"
-    return ImportPlan("gpt2", "CrateForCausalLM", fields, sources, unused)
-
-
-def _bert_body(config: Any, tensors: Mapping[str, Tensor], report: Report) -> tuple[str, dict[str, Any]]:
-    """Return the prefix of the body of a BERT or RoBERTa, and its fields: LayerNorm last, token types."""
-    name = f"{config.model_type}."
-    fields = _text_fields(config, _DROPOUT, config.layer_norm_eps, report)
-    fields |= {"norm": "post", "embedding_norm": True, "type_vocab_size": config.type_vocab_size}
-    return name if _has(tensors, name) else "", fields
-
-
-def _bert_sources(config: Any, prefix: str, ours: str = "crate.") -> dict[str, Source]:
-    layers = config.num_hidden_layers
-    return {
-        **renamed(_BERT, f"{ours}embedding.", f"{prefix}embeddings."),
-        **renamed(_BERT_LAYER, f"{ours}layers.{{}}.", f"{prefix}encoder.layer.{{}}.", layers),
-    }
+    return ImportPlan("gpt2", "CrateForCausalLM", fields, names, unused, transposed=True)
 
 
 def _bert(config: Any, tensors: Mapping[str, Tensor], report: Report) -> ImportPlan:
-    """Plan BERT: a masked-LM head, a classifier on the pooled first token, or the body alone."""
-    prefix, fields = _bert_body(config, tensors, report)
-    sources = _bert_sources(config, prefix)
+    """Plan BERT or RoBERTa: LayerNorm last, token types, and a head for masked tokens, for classes, or none.
+
+    BERT's classifier reads its pooled first token. RoBERTa counts positions after padding's row.
+    """
+    kind: str = config.model_type
+    prefix = f"{kind}." if _has(tensors, f"{kind}.") else ""
+    fields = _text_fields(config, _DROPOUT, config.layer_norm_eps, report)
+    fields |= {"norm": "post", "embedding_norm": True, "type_vocab_size": config.type_vocab_size}
+    if kind == "roberta":
+        if config.pad_token_id is None:
+            raise CrateError("config.json: pad_token_id is missing; RoBERTa counts its positions from it")
+        fields["position_offset"] = config.pad_token_id + 1
+    names = prefixed("", prefix, _BERT)
     unused = rf"{prefix}(pooler\..*|embeddings\.position_ids)"
     if not prefix:
-        return ImportPlan("bert", "CrateTextModel", fields, _bert_sources(config, prefix, ours=""), unused)
-    if _has(tensors, "classifier."):
+        return ImportPlan(kind, "CrateTextModel", fields, names, unused)
+    if _has(tensors, "classifier." if kind == "bert" else "classifier.out_proj."):
         fields |= _labels(config)
-        sources |= renamed({"dense.*": "bert.pooler.dense.*", "head.*": "classifier.*"})
-        return ImportPlan("bert", "CrateForSequenceClassification", fields, sources, unused)
-    if fields["activation"] != "gelu":
+        return ImportPlan(kind, "CrateForSequenceClassification", fields, names | _BERT_CLASSIFIER[kind], unused)
+    if kind == "bert" and fields["activation"] != "gelu":
         raise CrateError(f"config.json: hidden_act is {config.hidden_act!r}; a twin's masked-LM head has 'gelu' only")
     fields["prediction_transform"] = True
-    tied = config.tie_word_embeddings
-    head = {
-        "head.weight": "bert.embeddings.word_embeddings.weight" if tied else "cls.predictions.decoder.weight",
-        "head.bias": "cls.predictions.bias",
-    }
-    transform = {"dense.*": "dense.*", "norm.*": "LayerNorm.*"}
-    sources |= renamed(transform, "transform.", "cls.predictions.transform.") | renamed(head)
-    unused = rf"{unused}|cls\.seq_relationship\..*|cls\.predictions\.decoder\.(weight|bias)"
-    return ImportPlan("bert", "CrateForMaskedLM", fields, sources, unused)
+    names |= _BERT_MASKED[kind] | ({} if config.tie_word_embeddings else _BERT_UNTIED[kind])
+    return ImportPlan(kind, "CrateForMaskedLM", fields, names, f"{unused}|{_BERT_UNUSED[kind]}")
 
 
-def _roberta(config: Any, tensors: Mapping[str, Tensor], report: Report) -> ImportPlan:
-    """Plan RoBERTa: positions counted after padding's row, a masked-LM or a classification head, or the body alone."""
-    if config.pad_token_id is None:
-        raise CrateError("config.json: pad_token_id is missing; RoBERTa counts its positions from it")
-    prefix, fields = _bert_body(config, tensors, report)
-    fields["position_offset"] = config.pad_token_id + 1
-    sources = _bert_sources(config, prefix)
-    unused = rf"{prefix}(pooler\..*|embeddings\.position_ids)"
-    if not prefix:
-        return ImportPlan("roberta", "CrateTextModel", fields, _bert_sources(config, prefix, ours=""), unused)
-    if "classifier.out_proj.weight" in tensors:
-        fields |= _labels(config)
-        sources |= renamed({"dense.*": "classifier.dense.*", "head.*": "classifier.out_proj.*"})
-        return ImportPlan("roberta", "CrateForSequenceClassification", fields, sources, unused)
-    fields["prediction_transform"] = True
-    head = {"head.weight": "roberta.embeddings.word_embeddings.weight", "head.bias": "lm_head.bias"}
-    if not config.tie_word_embeddings:
-        head = {"head.*": "lm_head.decoder.*"}
-    sources |= renamed({"transform.dense.*": "lm_head.dense.*", "transform.norm.*": "lm_head.layer_norm.*", **head})
-    unused = rf"{unused}|lm_head\.(bias|decoder\.(weight|bias))"
-    return ImportPlan("roberta", "CrateForMaskedLM", fields, sources, unused)
-
-
-PLANS: Mapping[str, Plan] = {"vit": _vit, "vit_mae": _vit_mae, "bert": _bert, "roberta": _roberta, "gpt2": _gpt2}
+PLANS: Mapping[str, Plan] = {"vit": _vit, "vit_mae": _vit_mae, "bert": _bert, "roberta": _bert, "gpt2": _gpt2}
 """Plan of each family, by the `model_type` of its config.json."""
