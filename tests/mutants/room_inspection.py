@@ -151,7 +151,7 @@ MUTANTS = [
         {
             "mask[[head - 1 for head in off]] = 0": "mask[[head - 2 for head in off]] = 0",
             "self.indices = [atom - 1 for atom in atoms]": "self.indices = [atom - 2 for atom in atoms]",
-            "spec.step_size * intervention.step_size": "spec.step_size",
+            "scale_step(intervention.step_size)": "scale_step(1)",
             "layers[: intervention.layers]": "layers[: intervention.layers + 1]",
             'table["before"] - table["after"]': 'table["after"] - table["before"]',
         },

@@ -102,9 +102,7 @@ def _intervened(changed: CratePreTrainedModel, intervention: Intervention) -> Cr
             layer.sparsifier.register_forward_hook(_Remove(removed))
         if intervention.sparsity != 1 or intervention.step_size != 1:
             sparsifier: Any = layer.sparsifier
-            sparsity = sparsifier.spec.sparsity * intervention.sparsity
-            step_size = sparsifier.spec.step_size * intervention.step_size
-            sparsifier.spec = dataclasses.replace(sparsifier.spec, sparsity=sparsity, step_size=step_size)
+            sparsifier.sparsity *= intervention.sparsity
             if isinstance(sparsifier, ISTA):
                 sparsifier.scale_step(intervention.step_size)
     config, body = changed.config, _body(changed)
@@ -122,7 +120,7 @@ def head_mask(layer: EncoderLayer, off: Iterable[int]) -> Tensor:
     """Return factors (K, 1, 1) that switch heads off, numbered from 1."""
     attention: Any = layer.attention
     weight = layer.attention_norm.weight
-    mask = torch.ones(attention.spec.heads, 1, 1, dtype=weight.dtype, device=weight.device)
+    mask = torch.ones(attention.num_heads, 1, 1, dtype=weight.dtype, device=weight.device)
     mask[[head - 1 for head in off]] = 0
     return mask
 

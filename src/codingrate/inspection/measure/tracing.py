@@ -87,7 +87,7 @@ class ForwardTrace:
             )
         with torch.no_grad():
             query, key, value = attention.project_heads(self.attention_input(layer))
-            if attention.spec.rotary:
+            if attention.rotary:
                 query, key = rotate(query), rotate(key)
             row = query[:, :, token : token + 1]
             _, weights = attention.attend(row, key, value, self.mask, True, token)
