@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 from codingrate import Run, create_model
+from codingrate._attention_mass import at_size, mass_masks
 from codingrate.data import Augment, balanced_indices, load_images, load_tokenizer
 from codingrate.inspection import layerwise, square_input, trace
 from codingrate.models import CrateForCausalLM, CrateForImageClassification
-from codingrate.operators.attention_mass import at_size, mass_masks
 from tests.data.conftest import picture, write_classes
 from tests.pages import Reader
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from codingrate._attention_mass import mass_masks
 from codingrate.data import CocoData, CocoImage, CocoObject
 from codingrate.evaluation import Detection, coco_precision, voc_overlap
 from codingrate.evaluation.objects import class_overlaps
-from codingrate.operators.attention_mass import mass_masks
 from tests.refusals import refused
 
 HEIGHT, WIDTH = 61, 79

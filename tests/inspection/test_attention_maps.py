@@ -17,7 +17,7 @@ def naive(model, pixels, layer):
     """The equation, one pair of tokens at a time, from the tokens of a whole forward pass."""
     inside, module = trace(model, pixels), model.base_model.layers[layer]
     seen = module.attention_norm(inside.tokens[:-1][layer]).double()
-    heads, p = module.attention.spec.heads, module.attention.spec.head_dim
+    heads, p = module.attention.num_heads, module.attention.head_dim
     weight = module.attention.project.weight.double().detach()
     maps = torch.zeros(len(pixels), heads, seen.shape[1] - 1, dtype=torch.float64)
     for image in range(len(pixels)):

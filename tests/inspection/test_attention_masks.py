@@ -11,6 +11,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from PIL import Image
 
+from codingrate._attention_mass import at_size, mass_masks
 from codingrate.data import Augment
 from codingrate.inspection import attend_images, attention_entropy, attention_maps, square_input
 from codingrate.inspection.measure.attention import layer_attention_maps
@@ -28,7 +29,6 @@ from codingrate.inspection.segment.pictures import (
     mask_overlay,
     tile,
 )
-from codingrate.operators.attention_mass import at_size, mass_masks
 from tests.models import toys
 from tests.refusals import refused
 

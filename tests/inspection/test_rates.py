@@ -64,7 +64,7 @@ def naive(model, sample, layer, eps):
                          (passed.tokens[layer], passed.compressed[layer], passed.tokens[layer + 1]))  # fmt: skip
     normed = module.attention_norm(passed.tokens[layer])[0].detach().double().numpy()
     weight = module.attention.project.weight.detach().double().numpy()
-    heads, p = module.attention.spec.heads, module.attention.spec.head_dim
+    heads, p = module.attention.num_heads, module.attention.head_dim
     maps = [weight[-heads * p :][k * p : (k + 1) * p] for k in range(heads)]  # U_k, or the last third of q, k, v
     start = normed if model.config.skip == "normalized" else before
     singular = np.linalg.svd(out, compute_uv=False)

@@ -10,7 +10,7 @@ import math
 import pytest
 import torch
 
-from codingrate.operators import ATTENTION, SPARSIFIERS, AttentionSpec, SparsifierSpec
+from codingrate.operators import ATTENTION, SPARSIFIERS
 
 from . import toys
 
@@ -44,7 +44,7 @@ def test_embeddings_are_dropped(task):
 def test_attention_weights_are_dropped(name, return_attention):
     """With unit vectors as values the result of `attend` are the weights themselves."""
     n = 24
-    module = ATTENTION.create(name, AttentionSpec(dim=n, heads=2, head_dim=n, dropout=SHARE)).double()
+    module = ATTENTION.create(name, dim=n, num_heads=2, head_dim=n, dropout=SHARE).double()
     query = torch.randn(4, 2, n, n, dtype=torch.float64)
     units = torch.eye(n, dtype=torch.float64).expand(4, 2, n, n)
     whole, dropped = (
@@ -56,7 +56,7 @@ def test_attention_weights_are_dropped(name, return_attention):
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["mssa", "mssa-tied", "mhsa"])
 def test_the_update_of_attention_is_dropped(name, monkeypatch):
-    module = ATTENTION.create(name, AttentionSpec(dim=24, heads=3, head_dim=8, dropout=SHARE)).double()
+    module = ATTENTION.create(name, dim=24, num_heads=3, dropout=SHARE).double()
     z, whole = torch.randn(9, 17, 24, dtype=torch.float64), []
     right = type(module).combine_heads
 
@@ -65,13 +65,13 @@ def test_the_update_of_attention_is_dropped(name, monkeypatch):
         return whole[-1]
 
     monkeypatch.setattr(type(module), "combine_heads", spy)
-    update, _ = module.train()(z)
+    update = module.train()(z)
     check_dropout(update, whole[0])
 
 
 @torch.no_grad()
 def test_the_output_of_an_mlp_is_dropped():
-    module = SPARSIFIERS.create("mlp", SparsifierSpec(dim=24, expansion=2, dropout=SHARE)).double()
+    module = SPARSIFIERS.create("mlp", dim=24, expansion=2, dropout=SHARE).double()
     z = torch.randn(200, 24, dtype=torch.float64)
     check_dropout(module.train()(z), module.eval()(z))
 

@@ -137,7 +137,7 @@ def test_a_masked_autoencoder_has_equal_reconstructions_and_loss(options, tmp_pa
     torch.testing.assert_close(mine.reconstruction, other.logits, **CLOSE)
     torch.testing.assert_close(mine.loss, other.loss, **CLOSE)
     assert_equal_states(mine.hidden_states, other.hidden_states, count=4)
-    assert ours.decoder_layers[0].attention.spec.heads == 3
+    assert ours.decoder_layers[0].attention.num_heads == 3
     convert(tmp_path, tmp_path / "ours", report=quiet)
     again = load_model(tmp_path / "ours")
     assert torch.equal(again(pixels, mask=other.mask.bool()).reconstruction, mine.reconstruction)

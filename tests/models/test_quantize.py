@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from codingrate import CrateError, Run, create_model
 from codingrate.models import load_model, quantize
 from codingrate.models.quantization import FEW_ROWS, Int8ISTA, Int8Linear
-from codingrate.operators import SPARSIFIERS, SparsifierSpec
+from codingrate.operators import SPARSIFIERS
 from codingrate.recipes import load_recipe
 from codingrate.tasks import TaskPaths, open_task
 from tests.refusals import refused
@@ -39,7 +39,7 @@ def test_few_and_many_rows_give_the_same_product(rows, width):
 
 @pytest.mark.parametrize("name", ["ista", "ista-soft"])
 def test_ista_of_eight_bits_is_ista(name):
-    ista = SPARSIFIERS.create(name, SparsifierSpec(dim=48, step_size=0.3, sparsity=0.2)).eval()
+    ista = SPARSIFIERS.create(name, dim=48, step_size=0.3, sparsity=0.2).eval()
     z = F.layer_norm(torch.randn(53, 48), (48,))
     with torch.no_grad():
         exact, ours = ista(z), Int8ISTA(ista)(z)

@@ -47,7 +47,7 @@ def test_a_derived_step_of_tied_attention_keeps_tokens_between_start_and_attenti
     module = drawn(EncoderLayer(toys.vision(attention="mssa-tied", step="derived", step_share=0.3)))
     z = torch.randn(3, 7, 15, dtype=torch.float64)
     start = module.attention_norm(z)
-    torch.testing.assert_close(module(z)[1], 0.7 * start + 0.3 * module.attention(start)[0], **close)
+    torch.testing.assert_close(module(z)[1], 0.7 * start + 0.3 * module.attention(start), **close)
     torch.testing.assert_close(module(z, None, False, 2)[1], module(z)[1][:, :2], **close)
 
 

@@ -57,7 +57,7 @@ def test_a_decoder_of_another_width():
     black_box = {**RELEASED_MAE, **BLACK_BOX, "mask_space": "drop", "decoder_type": "forward", "mask_ratio": 0.5}
     model = CrateForMaskedAutoencoding(toys.autoencoding(**black_box, decoder_width=20, decoder_heads=5))
     assert model.decoder_embed.weight.shape == (20, 12)
-    assert model.decoder_layers[0].attention.spec.head_dim == 4
+    assert model.decoder_layers[0].attention.head_dim == 4
     assert model(torch.randn(2, 3, 21, 14)).reconstruction.shape == (2, 6, 147)
     for fields, message in (
         ({**black_box, "decoder_width": 20, "decoder_heads": 3}, "decoder_heads 3 does not divide decoder_width 20"),

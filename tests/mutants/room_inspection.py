@@ -149,7 +149,7 @@ MUTANTS = [
         {
             "mask[[head - 1 for head in off]] = 0": "mask[[head - 2 for head in off]] = 0",
             "device=code.device) - 1": "device=code.device) - 2",
-            "spec.step_size * intervention.step_size": "spec.step_size",
+            "scale_step(intervention.step_size)": "scale_step(1)",
             "layers[: intervention.layers]": "layers[: intervention.layers + 1]",
             'table["before"] - table["after"]': 'table["after"] - table["before"]',
         },

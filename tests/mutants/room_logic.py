@@ -149,13 +149,13 @@ MUTANTS = [
         {"trains = torch.is_grad_enabled() and self.dictionary.requires_grad": "trains = self.training"},
     ),
     *mutants(
-        "operators/inverse.py",
-        "tests/operators/test_inverse.py",
+        "theory/inverse.py",
+        "tests/theory/test_inverse.py",
         {"z = (clean + sigma": "z = (sample.clean + sigma"},
     ),
     *mutants(
-        "operators/attention_mass.py",
-        "tests/operators/test_attention_mass.py tests/evaluation/test_objects.py",
+        "_attention_mass.py",
+        "tests/test_attention_mass.py tests/evaluation/test_objects.py",
         {
             "((height, masks.shape[-2]), (width, masks.shape[-1]))": (
                 "((height, masks.shape[-1]), (width, masks.shape[-2]))"

@@ -92,9 +92,8 @@ MUTANTS = [
         "models/base.py",
         "tests/models/test_initialization.py",
         {
-            "init.uniform_(module.bias, -bias, bias)": "init.zeros_(module.bias)",
-            "bias = 1 / math.sqrt(module.in_features)": "bias = 1 / module.in_features",
-            "init.kaiming_uniform_(module.weight, a=math.sqrt(5))": "init.kaiming_uniform_(module.weight)",
+            "init.uniform_(module.bias, 0.0, 0.0)": "init.uniform_(module.bias, -0.1, 0.1)",
+            "            module.reset_parameters()\n            return": "            return",
             "branches = 2 * self.config.num_hidden_layers": "branches = self.config.num_hidden_layers",
             'std = 1.0 if self.config.initializer == "torch"': 'std = 0.5 if self.config.initializer == "torch"',
         },

@@ -9,15 +9,15 @@ MUTANTS = [
         "operators/attention.py",
         CONTRACT,
         {
-            "spec.head_dim**-0.5 if spec.scale is None": "spec.head_dim**-1.0 if spec.scale is None",
+            "self.head_dim**-0.5 if scale is None": "self.head_dim**-1.0 if scale is None",
             "pairs = keys <= queries if causal": "pairs = keys >= queries if causal",
             "return pairs | (keys == queries)": "return pairs",
             "pairs = pairs & mask[:, None, None, :]": "pairs = mask[:, None, None, :]",
-            "self.scale = 1.0 if spec.scale is None": "self.scale = 0.5 if spec.scale is None",
-            "self.spec.eps**2)).to": "self.spec.eps)).to",
+            "scale=1.0 if scale is None": "scale=0.5 if scale is None",
+            "self.eps**2)).to": "self.eps)).to",
             "real.cumsum(-1)[:, -n:] if causal else real.sum(-1, keepdim=True)": "real.sum(-1, keepdim=True)",
-            "heads = matrix.unflatten(0, (self.spec.heads, self.spec.head_dim))": (
-                "heads = matrix.unflatten(0, (self.spec.head_dim, self.spec.heads))"
+            "heads = matrix.unflatten(0, (self.num_heads, self.head_dim))": (
+                "heads = matrix.unflatten(0, (self.head_dim, self.num_heads))"
             ),
             "return -super().output_matrix()": "return super().output_matrix()",
             "    def output_matrix(self) -> Tensor:\n        return self.subspaces()\n": (
@@ -54,12 +54,12 @@ MUTANTS = [
         "operators/attention.py",
         DROPOUT,
         {
-            "causal, dropout = self.spec.causal, self.spec.dropout if self.training else 0.0": (
-                "causal, dropout = self.spec.causal, 0.0"
+            "causal, dropout = self.causal, self.dropout.p if self.training else 0.0": (
+                "causal, dropout = self.causal, 0.0"
             ),
             "return F.dropout(attention, dropout) @ value, attention": "return attention @ value, attention",
-            "return self.dropout(self.combine_heads(self.join(out), z, mask, past)), attention": (
-                "return self.combine_heads(self.join(out), z, mask, past), attention"
+            "= self.dropout(self.combine_heads(self.join(out), z, mask, past))": (
+                "= self.combine_heads(self.join(out), z, mask, past)"
             ),
         },
     ),
@@ -89,18 +89,18 @@ MUTANTS = [
         "operators/sparsify.py",
         "tests/operators/test_contract.py tests/operators/test_ista.py",
         {
-            "return -self.spec.step_size * self.spec.sparsity": "return -self.spec.sparsity",
+            "return -self.step_size * self.sparsity": "return -self.sparsity",
             "(work - gram)).to": "(work + gram)).to",
             "return matrix @ (grads[0] + grads[0].mT)": "return matrix @ grads[0]",
             "((F.linear(z, atoms) - z) @ atoms)": "((F.linear(z, atoms) + z) @ atoms)",
             "key = (d._version, d.data_ptr()": "key = (0, d.data_ptr()",
             "!= key or _differ(*self._cached[1:3]):": "!= key:",
-            "F.softshrink(step, self.spec.step_size * self.spec.sparsity)": "F.softshrink(step, self.spec.sparsity)",
+            "F.softshrink(step, self.step_size * self.sparsity)": "F.softshrink(step, self.sparsity)",
             "growth = 1 + 4 / (9 * (1 + alpha))": "growth = 1 + 4 / (9 * alpha)",
             "residual = F.linear(codes, atoms) - x": "residual = F.linear(codes, atoms) - codes",
-            "for _ in range(self.spec.steps - 1):": "for _ in range(self.spec.steps - 2):",
+            "for _ in range(self.steps - 1):": "for _ in range(self.steps - 2):",
             "F.relu(first - eta * (residual": "F.relu(first + eta * (residual",
-            '"tanh" if spec.activation == "gelu-tanh" else "none"': '"none"',
+            '"tanh" if activation == "gelu-tanh" else "none"': '"none"',
         },
     ),
     *mutants(
@@ -113,8 +113,8 @@ MUTANTS = [
         },
     ),
     *mutants(
-        "operators/inverse.py",
-        "tests/operators/test_inverse.py",
+        "theory/inverse.py",
+        "tests/theory/test_inverse.py",
         {
             "return y - self.attention(y)": "return y + self.attention(y)",
             "codes @ (self.dictionary if adjoint else self.dictionary.mT)": "codes @ self.dictionary",
@@ -122,8 +122,8 @@ MUTANTS = [
         },
     ),
     *mutants(
-        "operators/attention_mass.py",
-        "tests/operators/test_attention_mass.py",
+        "_attention_mass.py",
+        "tests/test_attention_mass.py",
         {"running > 1 - mass + slack": "running > mass + slack", "MASS = 0.6": "MASS = 0.7"},
     ),
 ]

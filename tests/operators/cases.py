@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from codingrate.operators import ATTENTION, SPARSIFIERS, AttentionSpec, SparsifierSpec
+from codingrate.operators import ATTENTION, SPARSIFIERS
 
 from . import oracles
 
 HEADS, HEAD_DIM, LONGEST = 3, 5, 11
 PAIRLESS = ("tssa", "rate-gradient")  # operators that compare no two tokens
 SHAPES = ((2, 7), (3, 11))  # batch, tokens
+DEFAULTS = {  # as an oracle reads them
+    "attention": {"causal": False, "scale": None, "eps": 0.5, "rotary": False, "order": None, "orthonormal": False},
+    "sparsifier": {"step_size": 0.1, "sparsity": 0.1, "steps": 1, "alpha": 1.0, "expansion": 4},
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Case:
     def dim(self) -> int:
         return 13 if self.wide else HEADS * self.head_dim
 
-    def spec(self, **options: Any) -> AttentionSpec | SparsifierSpec:
+    def settings(self, **options: Any) -> dict[str, Any]:
         if self.kind == "attention":
             defaults: dict[str, Any] = {"causal": self.causal, "max_tokens": LONGEST}
             if self.wide:
@@ -55,14 +60,14 @@ class Case:
                 defaults["orthonormal"] = "per-head"
             elif self.wide and self.name == "rate-gradient":
                 defaults |= {"order": 2, "eps": 0.9}  # a series that diverges would have values far above 1
-            return AttentionSpec(dim=self.dim, heads=HEADS, head_dim=self.head_dim, **{**defaults, **options})
+            return {"dim": self.dim, "num_heads": HEADS, "head_dim": self.head_dim, **defaults, **options}
         wide = {"step_size": 0.3, "sparsity": 0.2, "alpha": 0.7, "expansion": 2, "steps": 3} if self.wide else {}
-        return SparsifierSpec(dim=self.dim, **{**wide, **options})
+        return {"dim": self.dim, **wide, **options}
 
     def build(self, dtype: torch.dtype = torch.float64, **options: Any) -> nn.Module:
         """The operator with every parameter drawn at random: no bias or temperature hides at 0 or 1."""
         registry: Any = ATTENTION if self.kind == "attention" else SPARSIFIERS
-        module = registry.create(self.name, self.spec(**options)).to(dtype)
+        module = registry.create(self.name, **self.settings(**options)).to(dtype)
         with torch.no_grad():
             for parameter in module.parameters():
                 parameter.copy_(torch.randn(parameter.shape) * (0.3 if parameter.ndim > 1 else 0.1))
@@ -71,15 +76,11 @@ class Case:
     def tokens(self, batch: int = 2, n: int = 7, dtype: torch.dtype = torch.float64) -> Tensor:
         return torch.randn(batch, n, self.dim, dtype=torch.float64).to(dtype)
 
-    def run(self, module: nn.Module, z: Tensor, *args: Any) -> Tensor:
-        out = module(z, *args)
-        return out[0] if self.kind == "attention" else out
-
-    def oracle(self, module: nn.Module, z: Tensor, *args: Any, **options: Any) -> Tensor:
-        weights, spec = dict(module.named_parameters()), self.spec(**options)
-        if self.kind == "attention":
-            return oracles.attention(self.name, weights, spec, z, *args)[0]
-        return oracles.sparsifier(self.name, weights, spec, z)
+    def oracle(self, module: nn.Module, z: Tensor, *args: Any, **options: Any) -> Any:
+        """The update and the attention, or the output of a sparsifier, as the equation has them."""
+        weights = dict(module.named_parameters())
+        spec = SimpleNamespace(**{**DEFAULTS[self.kind], **self.settings(**options)})
+        return getattr(oracles, self.kind)(self.name, weights, spec, z, *args)
 
 
 ATTENTIONS = [

@@ -74,7 +74,7 @@ def gram_schmidt(rows: Tensor) -> Tensor:
 
 def heads(project, scale, spec, z: Tensor, mask: Tensor | None):
     """Every head of one sample (n, d), side by side: (n, K·p) and attention (K, n, n)."""
-    results = [head(*project(k), scale, spec.causal, mask) for k in range(spec.heads)]
+    results = [head(*project(k), scale, spec.causal, mask) for k in range(spec.num_heads)]
     return torch.cat([out for out, _ in results], dim=-1), torch.stack([a for _, a in results])
 
 
@@ -98,7 +98,7 @@ def mssa_tied(weights, spec, z, mask, transposed=False):
     scale = 1.0 if spec.scale is None else spec.scale
     n, p = len(z), spec.head_dim
     update, attentions = torch.zeros_like(z), []
-    for k in range(spec.heads):
+    for k in range(spec.num_heads):
         U = block(weights["project.weight"], k, p).T  # (d, p)
         w = z @ U
         ssa, attention = head(*scored(spec, measured(weights, w, k), w, w), scale, spec.causal, mask)
@@ -115,7 +115,7 @@ def mssa_tied(weights, spec, z, mask, transposed=False):
 
 def mhsa(weights, spec, z, mask):
     scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
-    inner = spec.heads * spec.head_dim
+    inner = spec.num_heads * spec.head_dim
 
     def project(k):
         maps = []
@@ -130,7 +130,7 @@ def mhsa(weights, spec, z, mask):
 
 
 def tssa(weights, spec, z, mask):
-    n, K, p = len(z), spec.heads, spec.head_dim
+    n, K, p = len(z), spec.num_heads, spec.head_dim
     real = [1.0 if mask is None or bool(mask[t]) else 0.0 for t in range(n)]
     w = z @ weights["project.weight"].T
     if "project.bias" in weights:
@@ -171,14 +171,14 @@ def tssa(weights, spec, z, mask):
 def rate_gradient(weights, spec, z, mask):
     """Token by token, with the n × n inverse of the paper's equation turned to rows: (I + βWWᵀ)⁻¹W."""
     n, p, s = len(z), spec.head_dim, torch.exp(weights["log_step"])
-    rows, leverage = [], torch.zeros(spec.heads, n, dtype=z.dtype)
+    rows, leverage = [], torch.zeros(spec.num_heads, n, dtype=z.dtype)
     for t in range(n):
         real = [i for i in (range(t + 1) if spec.causal else range(n)) if mask is None or bool(mask[i])]
         if t not in real:
             rows.append(torch.zeros_like(z[t]))
             continue
         beta, update = p / (len(real) * spec.eps**2), torch.zeros_like(z[t])
-        for k in range(spec.heads):
+        for k in range(spec.num_heads):
             U = block(weights["project.weight"], k, p).T  # (d, p)
             W = torch.stack([(z[i] / z[i].norm()) @ U for i in real])
             gram = W @ W.T
@@ -212,7 +212,7 @@ def attention(name: str, weights, spec, z: Tensor, mask: Tensor | None = None):
     """Update (batch, n, d) and attention (batch, K, n, n), sample by sample."""
     masks = [None] * len(z) if mask is None else mask
     if spec.orthonormal == "per-head":
-        blocks = [block(weights["project.weight"], k, spec.head_dim) for k in range(spec.heads)]
+        blocks = [block(weights["project.weight"], k, spec.head_dim) for k in range(spec.num_heads)]
         weights = {**weights, "project.weight": torch.cat([gram_schmidt(U) for U in blocks])}
     results = [ATTENTION[name](weights, spec, *sample) for sample in zip(z, masks, strict=True)]
     return torch.stack([out for out, _ in results]), torch.stack([a for _, a in results])

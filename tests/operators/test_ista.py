@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from codingrate.operators import ISTA, SoftISTA, SparsifierSpec
+from codingrate.operators import ISTA, SoftISTA
 from codingrate.operators.sparsify import MLP
 from codingrate.runs.lion import Lion
 
@@ -17,7 +17,7 @@ PLAIN, FUSED = 5, 97  # token counts on both sides of the switch
 
 
 def build(kind=ISTA, dtype=torch.float32, **options):
-    module = kind(SparsifierSpec(dim=DIM, **options)).to(dtype)
+    module = kind(DIM, **options).to(dtype)
     assert module.dictionary.dtype == dtype
     return module
 
@@ -221,7 +221,7 @@ def test_a_module_born_in_inference_mode_is_right_after_every_edit(kind):
 
 @pytest.mark.parametrize("dim", [64, 384])
 def test_bfloat16_is_as_good_as_two_products_in_bfloat16(dim):
-    module = ISTA(SparsifierSpec(dim=dim)).to(torch.bfloat16).eval()
+    module = ISTA(dim).to(torch.bfloat16).eval()
     D = module.dictionary.detach()
     z = F.layer_norm(torch.randn(509, dim), (dim,)).to(torch.bfloat16)
     exact = two_products(z.double(), D.double())
@@ -277,8 +277,8 @@ def test_an_edited_dictionary_is_noticed(edit):
 
 
 @pytest.mark.parametrize(("activation", "approximate"), [("gelu", "none"), ("gelu-tanh", "tanh")])
-def test_an_mlp_has_the_activation_of_its_spec(activation, approximate):
-    module, z = MLP(SparsifierSpec(dim=DIM, activation=activation)).double(), torch.randn(PLAIN, DIM).double()
+def test_an_mlp_has_its_activation(activation, approximate):
+    module, z = MLP(DIM, activation=activation).double(), torch.randn(PLAIN, DIM).double()
     expected = module.contract(F.gelu(module.expand(z), approximate=approximate))
     assert torch.equal(module(z), expected)
     other = F.gelu(module.expand(z), approximate="none" if approximate == "tanh" else "tanh")

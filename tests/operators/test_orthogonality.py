@@ -1,15 +1,11 @@
 """Orthonormal bases and dictionaries: measured, and built in."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from codingrate.operators import (
     ATTENTION,
     SPARSIFIERS,
-    AttentionSpec,
-    SparsifierSpec,
     orthogonality_gap,
     orthonormal_columns,
 )
@@ -19,11 +15,11 @@ DICTIONARIES = ["ista", "ista-soft", "prox"]
 
 
 def attention(name, **options):
-    return ATTENTION.create(name, AttentionSpec(dim=17, heads=3, head_dim=5, **options))
+    return ATTENTION.create(name, dim=17, num_heads=3, head_dim=5, **options)
 
 
 def sparsifier(name, **options):
-    return SPARSIFIERS.create(name, SparsifierSpec(dim=17, **options))
+    return SPARSIFIERS.create(name, dim=17, **options)
 
 
 def test_orthonormal_columns_spans_the_same_space_and_keeps_what_is_orthonormal():
@@ -63,25 +59,27 @@ def test_bases_can_be_built_orthonormal(name):
     torch.testing.assert_close(stacked.T @ stacked, torch.eye(15), rtol=0, atol=1e-6)
     assert float(orthogonality_gap(attention(name).bases).detach().max()) > 0.1
     z = torch.randn(2, 7, 17)
-    module(z)[0].square().sum().backward()
+    module(z).square().sum().backward()
     assert float(module.project.weight.grad.abs().max()) > 0
 
 
 @pytest.mark.parametrize("name", SUBSPACES)
 def test_each_basis_can_be_orthonormal_by_itself(name):
     """Five subspaces of dimension 5 in 17 dimensions overlap, and yet U_k*U_k = I for every k."""
-    spec = AttentionSpec(dim=17, heads=5, head_dim=5, orthonormal="per-head")
-    module, plain = (ATTENTION.create(name, replace(spec, orthonormal=kind)).double() for kind in ("per-head", False))
+    module, plain = (
+        ATTENTION.create(name, dim=17, num_heads=5, head_dim=5, orthonormal=kind).double()
+        for kind in ("per-head", False)
+    )
     assert float(orthogonality_gap(module.bases.detach()).max()) < 1e-12
     assert float(orthogonality_gap(module.subspaces().mT.detach())) > 0.1
     plain.load_state_dict(module.state_dict())  # the same keys
     z = torch.randn(2, 7, 17, dtype=torch.float64)
-    update = module(z)[0]
-    assert not torch.allclose(update, plain(z)[0])
+    update = module(z)
+    assert not torch.allclose(update, plain(z))
     with torch.no_grad():
         heads = plain.project.weight.unflatten(0, (5, 5))
         plain.project.weight.copy_(torch.cat([orthonormal_columns(matrix.T).T for matrix in heads]))
-    torch.testing.assert_close(update, plain(z)[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(update, plain(z), rtol=0, atol=1e-12)
     update.square().sum().backward()
     assert float(module.project.weight.grad.abs().max()) > 0
 
@@ -91,10 +89,10 @@ def test_orthonormal_bases_act_in_the_operator(name):
     module, plain = attention(name, orthonormal=True).double(), attention(name).double()
     plain.load_state_dict(module.state_dict())  # the same keys
     z = torch.randn(2, 7, 17, dtype=torch.float64)
-    assert not torch.allclose(module(z)[0], plain(z)[0])
+    assert not torch.allclose(module(z), plain(z))
     with torch.no_grad():
         plain.project.weight.copy_(orthonormal_columns(plain.project.weight.T).T)
-    torch.testing.assert_close(module(z)[0], plain(z)[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(module(z), plain(z), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", DICTIONARIES)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from codingrate import objective
-from codingrate.operators import ATTENTION, AttentionSpec, attention
+from codingrate.operators import RateGradient, attention
 
 from .cases import Case
 
@@ -16,8 +16,7 @@ K, D, P, EPS = 3, 17, 5, 0.5
 
 
 def build(**options):
-    spec = AttentionSpec(dim=D, heads=K, head_dim=P, **{"eps": EPS, "orthonormal": "per-head", **options})
-    return ATTENTION.create("rate-gradient", spec).double()
+    return RateGradient(D, K, P, **{"eps": EPS, "orthonormal": "per-head", **options}).double()
 
 
 def test_the_update_is_the_gradient_of_the_objective_at_unit_tokens():
@@ -28,15 +27,15 @@ def test_the_update_is_the_gradient_of_the_objective_at_unit_tokens():
         module.log_step.fill_(math.log(0.7))
         gradient = objective.subspace_coding_rate_gradient(F.normalize(z, dim=-1), module.bases, EPS)
         expected = -0.7 / (P / (n * EPS**2)) * z.norm(dim=-1, keepdim=True) * gradient
-        torch.testing.assert_close(module(z)[0], expected, rtol=0, atol=1e-12)
-        torch.testing.assert_close(module(2 * z)[0], 2 * expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(module(z), expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(module(2 * z), 2 * expected, rtol=0, atol=1e-12)
 
 
 def test_the_first_step_lowers_the_rate_and_reverses_no_direction():
     module, z = build(orthonormal=True), torch.randn(5, 11, D, dtype=torch.float64)
     x = F.normalize(z, dim=-1)
     with torch.no_grad():
-        after = x + module(x)[0]
+        after = x + module(x)
         before, now = (objective.subspace_coding_rate(tokens, module.bases, EPS) for tokens in (x, after))
         assert (now < before).all()
         # WᵀW⁺ = G(I − (I + βG)⁻¹), which has no negative eigenvalue
@@ -56,7 +55,7 @@ def test_the_error_of_the_series_shrinks_with_its_order(causal):
     def update(eps, order=None):
         module = build(causal=causal, eps=eps, order=order)
         module.load_state_dict(weights)
-        return module(z)[0], module.codes(F.normalize(z, dim=-1))
+        return module(z), module.codes(F.normalize(z, dim=-1))
 
     errors = {}
     for eps in (4.0, 8.0):
@@ -80,7 +79,7 @@ def test_parts_of_a_causal_sequence_are_the_whole(padded, monkeypatch):
     results = []
     for largest in (2**24, 3 * 2 * 3 * 25):
         monkeypatch.setattr(attention, "LARGEST_SUMS", largest)
-        out = module(z, mask)[0]
+        out = module(z, mask)
         results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
     for whole, parts in zip(*results, strict=True):
         torch.testing.assert_close(whole, parts, rtol=0, atol=1e-12)
@@ -95,7 +94,7 @@ def test_extreme_tokens_stay_finite(dtype, causal):
     for eps in (0.5, 1e-5):
         module = build(causal=causal, eps=eps).to(dtype)
         tokens = z.to(dtype).requires_grad_()
-        out = module(tokens)[0]
+        out = module(tokens)
         assert out.dtype == dtype
         assert out.isfinite().all()
         (gradient,) = torch.autograd.grad(out.float().square().mean(), tokens)
@@ -105,7 +104,7 @@ def test_extreme_tokens_stay_finite(dtype, causal):
 def test_autocast_does_not_reach_the_factorization():
     module, z = build().float(), torch.randn(2, 7, D)
     with torch.autocast("cpu", torch.bfloat16):
-        inside = module(z)[0]
-    assert torch.equal(inside, module(z)[0])
-    exact = module.double()(z.double())[0]
+        inside = module(z)
+    assert torch.equal(inside, module(z))
+    exact = module.double()(z.double())
     assert float((inside - exact).detach().norm() / exact.detach().norm()) < 1e-5  # products in bfloat16 have 3 digits

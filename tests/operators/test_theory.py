@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from codingrate.objective import subspace_coding_rate_gradient
-from codingrate.operators import ISTA, AttentionSpec, ProximalStep, SoftISTA, SparsifierSpec, TiedMSSA
+from codingrate.operators import ISTA, ProximalStep, SoftISTA, TiedMSSA
 
 DIM = 13
 
@@ -17,7 +17,7 @@ def lasso(x, z, atoms, lam):
 def step(kind, atoms, fraction, lam):
     """One step with η a fraction of 1/‖D‖²."""
     eta = fraction / float(torch.linalg.matrix_norm(atoms, 2)) ** 2
-    module = kind(SparsifierSpec(dim=DIM, step_size=eta, sparsity=lam)).double()
+    module = kind(DIM, step_size=eta, sparsity=lam).double()
     with torch.no_grad():
         module.dictionary.copy_(atoms)
     return module
@@ -54,7 +54,7 @@ def test_a_step_that_is_too_long_does_not():
 @pytest.mark.parametrize("alpha", [0.3, 2.0])
 def test_prox_is_the_minimiser_of_its_majoriser(alpha):
     lam = 0.4
-    module = ProximalStep(SparsifierSpec(dim=DIM, sparsity=lam, alpha=alpha, orthonormal=True)).double()
+    module = ProximalStep(DIM, sparsity=lam, alpha=alpha, orthonormal=True).double()
     z = torch.randn(97, DIM, dtype=torch.float64)
     center = z @ module.atoms()  # rows of Dᵀz
 
@@ -78,9 +78,9 @@ def test_prox_is_the_minimiser_of_its_majoriser(alpha):
 @pytest.mark.parametrize("eps", [0.5, 1.3])
 def test_tied_attention_is_the_attention_in_the_gradient_of_the_rate(eps):
     K, p, n = 3, 4, 7
-    attention = TiedMSSA(AttentionSpec(dim=DIM, heads=K, head_dim=p, eps=eps, orthonormal=True)).double()
+    attention = TiedMSSA(DIM, K, p, eps=eps, orthonormal=True).double()
     z = torch.randn(2, n, DIM, dtype=torch.float64)
     U, beta = attention.bases, p / (n * eps**2)
     projected = sum(z @ U[k] @ U[k].T for k in range(K))
     gradient = subspace_coding_rate_gradient(z, U, eps, method="attention")
-    torch.testing.assert_close(gradient, beta * projected - beta * attention(z)[0], rtol=0, atol=1e-10)
+    torch.testing.assert_close(gradient, beta * projected - beta * attention(z), rtol=0, atol=1e-10)

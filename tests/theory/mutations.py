@@ -17,9 +17,9 @@ import torch
 
 from codingrate import objective
 from codingrate.objective import rates
-from codingrate.operators import MSSA, DictionarySparsifier, SubspaceAttention, TiedMSSA, inverse
+from codingrate.operators import MSSA, DictionarySparsifier, SubspaceAttention, TiedMSSA
 from codingrate.operators.sparsify import ISTA, ProximalStep
-from codingrate.theory import ItoDiffusion, concentration, denoising, diffusion, projection, unrolled
+from codingrate.theory import ItoDiffusion, concentration, denoising, diffusion, inverse, projection, unrolled
 from codingrate.theory.claims import operators
 from codingrate.theory.projection import MixtureSizes
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import objective
 from .._state import seeded
 from ..errors import unknown_name
-from ..operators import AttentionSpec, RateGradient
+from ..operators import RateGradient
 from .models import bench_gpt, bench_image
 from .timing import Progress, Result, machine, medians
 
@@ -82,9 +82,8 @@ def bench_rate(
 def _bench_gradient(w: Tensor, beta: float, repeats: int, progress: Progress) -> Result:
     """Time W(I + βWᵀW)⁻¹ by both inverses, and softmax(WWᵀ)W, for codes (batch, heads, n, p)."""
     scale, n = w.new_full((1, 1, 1, 1), beta), w.shape[-2]
-    spec = AttentionSpec(dim=w.shape[1] * w.shape[-1], heads=w.shape[1], head_dim=w.shape[-1])
     with torch.device("meta"):
-        operator = RateGradient(spec)  # its weights are not read
+        operator = RateGradient(w.shape[1] * w.shape[-1], w.shape[1])  # its weights are not read
     cases: dict[str, Callable[[], Tensor]] = {
         "exact": lambda: operator.solve(w, w.mT @ w, scale),
         "attention": lambda: F.scaled_dot_product_attention(w, w, w, scale=1.0),

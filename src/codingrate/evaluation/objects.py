@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .._attention_mass import MASS, at_size, mass_masks
 from .._files import write_text
 from .._report import Report, Table
 from ..data import BACKGROUND, VOID, CocoData
 from ..errors import CrateError, unknown_name
-from ..operators.attention_mass import MASS, at_size, mass_masks
 
 HeadRule = Literal["best", "mean"]
 Box = tuple[float, float, float, float]

@@ -17,14 +17,7 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from .._files import write_json
 from ..errors import CrateError
-from ..operators import (
-    TSSA,
-    DictionarySparsifier,
-    OutputProjection,
-    OvercompleteDictionary,
-    RateGradient,
-    SubspaceAttention,
-)
+from ..operators import Attention, OutputProjection, Sparsifier, SubspaceAttention
 from .cache import LayerCache, cached_attention_mask, cached_length, packed_attention_mask, use_projection_layers
 from .config import CrateConfig, CrateImageConfig, CrateTextConfig, Rule
 from .embedding import PatchEmbedding, PositionTable, TextEmbedding
@@ -106,35 +99,27 @@ class CratePreTrainedModel(PreTrainedModel):
                 init.copy_(module.weight, module.formula())
         elif isinstance(module, PatchEmbedding) and module.class_token is not None:
             init.normal_(module.class_token, std=std)
-        elif isinstance(module, (DictionarySparsifier, OvercompleteDictionary, Synthesis)):
-            for dictionary in module.parameters(recurse=False):
-                init.kaiming_uniform_(dictionary)
-        elif isinstance(module, SubspaceAttention) and module.metric is not None:
-            init.copy_(module.metric, torch.eye(module.spec.head_dim).expand_as(module.metric))
+        elif isinstance(module, (Attention, Sparsifier, Synthesis)):
+            module.reset_parameters()  # transformers lets it leave alone what has been loaded
+            if isinstance(module, SubspaceAttention) and module.metric is not None:
+                init.copy_(module.metric, module.initial_metric())
         elif isinstance(module, EncoderLayer) and module.momentum is not None:
             init.zeros_(module.momentum)
         elif isinstance(module, Step) and module.logit is not None:
             init.constant_(module.logit, module.initial)
-        elif isinstance(module, RateGradient):
-            init.zeros_(module.log_step)
-        elif isinstance(module, TSSA):
-            init.ones_(module.temperature)
-            if module.position_bias is not None:
-                init.zeros_(module.position_bias)
 
     def _init_linear(self, module: nn.Linear) -> None:
-        bias = 0.0
+        if self.config.initializer == "torch":
+            module.reset_parameters()
+            return
         if self.config.initializer == "xavier":
             init.xavier_uniform_(module.weight)
-        elif self.config.initializer == "normal":
+        else:
             scaled = self.config.scaled_output_init and isinstance(module, OutputProjection)
             branches = 2 * self.config.num_hidden_layers if scaled else 1
             init.normal_(module.weight, std=self.config.initializer_range / math.sqrt(branches))
-        else:  # the default of nn.Linear
-            init.kaiming_uniform_(module.weight, a=math.sqrt(5))
-            bias = 1 / math.sqrt(module.in_features)
         if module.bias is not None:
-            init.uniform_(module.bias, -bias, bias)
+            init.uniform_(module.bias, 0.0, 0.0)  # zero; with this draw a seed gives the weights that it always gave
 
     def orthogonality(self) -> list[dict[str, float | str]]:
         """Measure how far each layer is from the constraint of the theory; returns one row per layer.

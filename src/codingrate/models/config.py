@@ -14,7 +14,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from ..errors import CrateError, unknown_name
-from ..operators import ATTENTION, SPARSIFIERS, AttentionSpec, SparsifierSpec
+from ..operators import ATTENTION, SPARSIFIERS
 
 _REFUSED = ("auto_map", "quantization_config", "per_layer_config")
 """Settings of transformers that run code of the model's folder, or that no model of this package has."""
@@ -405,27 +405,25 @@ class CrateConfig(PreTrainedConfig):
         return [self.drop_path * index / max(layers - 1, 1) for index in range(layers)]
 
     @property
-    def attention_spec(self) -> AttentionSpec:
-        """Settings of the attention operators."""
-        return AttentionSpec(
-            dim=self.hidden_size, heads=self.num_attention_heads, head_dim=self.subspace_dim, causal=self.causal,
-            scale=self.attention_scale, eps=self.coding_precision, order=self.neumann_order,
-            projection_bias=self.projection_bias,
-            output_bias=self.output_bias, dropout=self.dropout,
-            orthonormal="per-head" if self.orthogonality == "per-head" else self.orthogonality == "parametrize",
-            rotary=self.positions == "rotary", metric=self.subspace_metric,
-            max_tokens=self.max_position_embeddings if self.modality == "text" else 0,
-        )  # fmt: skip
+    def attention_settings(self) -> dict[str, Any]:
+        """Keyword arguments of the attention operators."""
+        return {
+            "dim": self.hidden_size, "num_heads": self.num_attention_heads, "head_dim": self.subspace_dim,
+            "causal": self.causal, "scale": self.attention_scale, "eps": self.coding_precision,
+            "order": self.neumann_order, "projection_bias": self.projection_bias, "output_bias": self.output_bias,
+            "dropout": self.dropout, "rotary": self.positions == "rotary", "metric": self.subspace_metric,
+            "orthonormal": "per-head" if self.orthogonality == "per-head" else self.orthogonality == "parametrize",
+            "max_tokens": self.max_position_embeddings if self.modality == "text" else 0,
+        }  # fmt: skip
 
     @property
-    def sparsifier_spec(self) -> SparsifierSpec:
-        """Settings of the sparsifiers."""
-        return SparsifierSpec(
-            dim=self.hidden_size, step_size=self.step_size, sparsity=self.sparsity, steps=self.ista_steps,
-            alpha=self.prox_alpha,
-            expansion=self.expansion, activation=self.activation, orthonormal=self.orthogonality == "parametrize",
-            dropout=self.dropout, eps=self.coding_precision,
-        )  # fmt: skip
+    def sparsifier_settings(self) -> dict[str, Any]:
+        """Keyword arguments of the sparsifiers."""
+        return {
+            "dim": self.hidden_size, "step_size": self.step_size, "sparsity": self.sparsity, "steps": self.ista_steps,
+            "alpha": self.prox_alpha, "expansion": self.expansion, "activation": self.activation,
+            "orthonormal": self.orthogonality == "parametrize", "dropout": self.dropout, "eps": self.coding_precision,
+        }  # fmt: skip
 
 
 @strict

@@ -133,9 +133,9 @@ class EncoderLayer(Layer):
         self.normalized_skip = config.skip == "normalized"
         self.norm_first = config.norm == "pre"
         self.attention_norm = nn.LayerNorm(d, eps=eps)
-        self.attention = ATTENTION.create(config.attention, config.attention_spec)
+        self.attention = ATTENTION.create(config.attention, **config.attention_settings)
         self.step = Step(config)
-        self.sparsifier = SPARSIFIERS.create(config.sparsifier, config.sparsifier_spec)
+        self.sparsifier = SPARSIFIERS.create(config.sparsifier, **config.sparsifier_settings)
         self.sparsifier_norm = nn.LayerNorm(d, eps=eps) if self.sparsifier.uses_norm else nn.Identity()
         # Kept here, because adapters wrap the sparsifier.
         self.sparsifier_skip, self.counts_tokens = self.sparsifier.residual, self.sparsifier.counts_tokens
@@ -156,7 +156,8 @@ class EncoderLayer(Layer):
         """
         y = self.attention_input(z)
         with self.recomputing(self.attention_norm, z, y):
-            update, attention = self.attention(y, mask, return_attention, num_queries, cache)
+            result = self.attention(y, mask, return_attention, num_queries, cache)
+        update, attention = result if return_attention else (result, None)
         start = (y if self.normalized_skip else z)[:, :num_queries]
         compressed = start + self.kept(self.step(start, update))
         if not self.norm_first:
@@ -217,6 +218,10 @@ class Synthesis(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dictionary = nn.Parameter(torch.empty(dim, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw E as the encoder draws D."""
         nn.init.kaiming_uniform_(self.dictionary)
 
     def forward(self, z: Tensor) -> Tensor:
@@ -242,7 +247,7 @@ class DecoderLayer(Layer):
     def create_operators(self, config: CrateConfig) -> None:
         """Create E and the attention with the bases V."""
         self.synthesis = Synthesis(config.hidden_size)
-        self.attention = ATTENTION.create(config.attention, config.attention_spec)
+        self.attention = ATTENTION.create(config.attention, **config.attention_settings)
         self.step = Step(config)
 
     @property
@@ -259,7 +264,8 @@ class DecoderLayer(Layer):
             synthesized = self.synthesis(x)
         y = self.attention_input(synthesized)
         with self.recomputing(self.attention_norm, synthesized, y):
-            update, attention = self.attention(y, mask, return_attention)
+            result = self.attention(y, mask, return_attention)
+        update, attention = result if return_attention else (result, None)
         start = y if self.normalized_skip else synthesized
         return start - self.step(start, update), synthesized, attention
 

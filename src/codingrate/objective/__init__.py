@@ -4,6 +4,7 @@ Tokens are rows, z (..., n, d), and bases are (K, d, p); the paper writes tokens
 Z ∈ R^{d×n}, so our z is its Zᵀ and every formula here is its transpose.
 """
 
+from .losses import CodingRateLoss, RateReductionLoss
 from .normalized import (
     descent_direction,
     normalized_compression,
@@ -31,8 +32,8 @@ from .signal import TokenSample, coherence, equiangular_bases, orthonormal_colum
 from .sparsity import effective_rank, fraction_below, hoyer_sparsity, l0_fraction, l0_norm, l1_norm
 
 __all__ = [
-    "TokenSample", "class_coding_rate", "coding_rate", "coding_rate_gradient", "coding_rate_hvp",
-    "coding_rate_lipschitz", "coherence", "descent_direction", "effective_rank", "energy",
+    "CodingRateLoss", "RateReductionLoss", "TokenSample", "class_coding_rate", "coding_rate", "coding_rate_gradient",
+    "coding_rate_hvp", "coding_rate_lipschitz", "coherence", "descent_direction", "effective_rank", "energy",
     "equiangular_bases", "fraction_below", "hoyer_sparsity", "l0_fraction", "l0_norm", "l1_norm",
     "normalized_compression", "normalized_reduction", "orthonormal_columns", "project",
     "projected_coding_rate", "random_bases", "rate_and_rank", "rate_reduction", "sample_tokens",

@@ -17,19 +17,16 @@ from .registry import (
     ATTENTION,
     SPARSIFIERS,
     Attention,
-    AttentionSpec,
     KeyValueCache,
     OutputProjection,
     Registry,
     Sparsifier,
-    SparsifierSpec,
 )
 from .sparsify import ISTA, MLP, DictionarySparsifier, Identity, OvercompleteDictionary, ProximalStep, SoftISTA
 
 __all__ = [
-    "ATTENTION", "ISTA", "MHSA", "MLP", "MSSA", "SPARSIFIERS", "TSSA", "Attention", "AttentionSpec",
-    "DictionarySparsifier", "Identity", "KeyValueCache", "NegativeMSSA", "OutputProjection", "OvercompleteDictionary",
-    "ProximalStep", "RateGradient", "Registry", "SoftISTA", "Sparsifier", "SparsifierSpec", "SubspaceAttention",
-    "TiedMSSA", "TransposedMSSA", "attention_mask", "count_tokens",
-    "orthogonality_gap", "orthonormal_columns",
+    "ATTENTION", "ISTA", "MHSA", "MLP", "MSSA", "SPARSIFIERS", "TSSA", "Attention", "DictionarySparsifier", "Identity",
+    "KeyValueCache", "NegativeMSSA", "OutputProjection", "OvercompleteDictionary", "ProximalStep", "RateGradient",
+    "Registry", "SoftISTA", "Sparsifier", "SubspaceAttention", "TiedMSSA", "TransposedMSSA", "attention_mask",
+    "count_tokens", "orthogonality_gap", "orthonormal_columns",
 ]  # fmt: skip

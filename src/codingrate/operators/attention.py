@@ -1,10 +1,15 @@
 """Attention as compression: one gradient step on the coding rate R^c of the tokens (paper 2.3).
 
+    attention = MSSA(dim=384, num_heads=6)  # or ATTENTION.create("mssa", dim=384, num_heads=6)
+    z = z + attention(z)  # (batch, n, d)
+
 In the paper tokens are columns and `SSA(Z | U_k) = (U_kᵀZ) softmax((U_kᵀZ)ᵀ(U_kᵀZ))`. Here tokens are rows:
 W_k = Z U_k (n, p) and `SSA(Z | U_k) = softmax(W_k W_kᵀ) W_k`, softmax over each row.
 """
 
 from __future__ import annotations
+
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from ..errors import CrateError
 from ..objective.signal import orthonormal_columns
 from .linear import apply_linear
-from .registry import ATTENTION, Attention, AttentionSpec, KeyValueCache, OutputProjection, is_offloaded
+from .registry import ATTENTION, Attention, KeyValueCache, OutputProjection, is_offloaded
 
 LONGEST_PRODUCT = 256
 """Number of tokens up to which attention in half precision trains by products of matrices on a CPU."""
@@ -92,23 +97,41 @@ def _is_slow_when_fused(query: Tensor, key: Tensor) -> bool:
 
 
 class _MultiHead(Attention):
-    """Softmax attention of K heads between a projection of the tokens and a map back to them."""
+    """Softmax attention of K = `num_heads` heads between a projection of tokens of width d = `dim` and a map back.
+
+    `head_dim` is the dimension p of each head, by default d/K. With `causal` token t attends to tokens 1 … t only.
+    `scale` is the factor inside the softmax, by default p^-½. With `rotary` queries and keys are rotated by their
+    positions. `dropout` acts on the attention weights and on the output, as in the paper's pseudocode.
+    """
 
     cache_tensors = 1
     output: OutputProjection
 
-    def __init__(self, spec: AttentionSpec) -> None:
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        head_dim: int | None = None,
+        *,
+        causal: bool = False,
+        scale: float | None = None,
+        rotary: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.spec = spec
-        self.scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
-        self.inner = spec.heads * spec.head_dim
-        self.dropout = nn.Dropout(spec.dropout)
+        if head_dim is None and dim % num_heads:
+            raise CrateError(f"num_heads must divide dim (got {num_heads} and {dim}); or set head_dim")
+        self.dim, self.num_heads, self.head_dim = dim, num_heads, head_dim or dim // num_heads
+        self.inner = self.num_heads * self.head_dim
+        self.causal, self.rotary = causal, rotary
+        self.scale = self.head_dim**-0.5 if scale is None else scale
+        self.dropout = nn.Dropout(dropout)
         self.head_mask: Tensor | None = None
         """Factors of the heads, (K, 1, 1) or (batch, K, 1, 1), of an intervention that switches some of them off."""
 
     def split(self, x: Tensor) -> Tensor:
         """Split (batch, tokens, K·p) into heads (batch, K, tokens, p)."""
-        return x.unflatten(-1, (self.spec.heads, self.spec.head_dim)).transpose(1, 2)
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def join(self, x: Tensor) -> Tensor:
         """Join heads (batch, K, tokens, p) to (batch, tokens, K·p)."""
@@ -129,7 +152,7 @@ class _MultiHead(Attention):
         return_attention: bool = False,
         num_queries: int | None = None,
         cache: KeyValueCache | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Compute the update (batch, n, d) of tokens (batch, n, d), and the attention on request."""
         query, key, value = self.project_heads(z)
         past: int | Tensor = 0
@@ -139,12 +162,13 @@ class _MultiHead(Attention):
             past = cache.past_length
             key, value = cache.update(key, value)
         query = query[:, :, :num_queries]
-        if self.spec.rotary:  # the cache holds keys that are not rotated, which for MSSA are the values too
+        if self.rotary:  # the cache holds keys that are not rotated, which for MSSA are the values too
             query, key = rotate(query, past), rotate(key)
         out, attention = self.attend(query, key, value, mask, return_attention, past)
         if self.head_mask is not None:
             out = out * self.head_mask
-        return self.dropout(self.combine_heads(self.join(out), z, mask, past)), attention
+        update: Tensor = self.dropout(self.combine_heads(self.join(out), z, mask, past))
+        return update if attention is None else (update, attention)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, return_attention: bool, past: int | Tensor
@@ -154,7 +178,7 @@ class _MultiHead(Attention):
         The (tokens, tokens) matrix is held only for `return_attention`, and for the backward pass of short sequences
         in half precision on a CPU, where torch's fused kernel is several times slower than the products.
         """
-        causal, dropout = self.spec.causal, self.spec.dropout if self.training else 0.0
+        causal, dropout = self.causal, self.dropout.p if self.training else 0.0
         fused = not return_attention and not _is_slow_when_fused(query, key)
         is_causal = fused and causal and mask is None and isinstance(past, int) and past == 0
         pairs = None if is_causal else attention_mask(query.shape[-2], key.shape[-2], causal, mask, query.device, past)
@@ -178,24 +202,39 @@ class _MultiHead(Attention):
             )
 
     def extra_repr(self) -> str:
-        return f"heads={self.spec.heads}, head_dim={self.spec.head_dim}, causal={self.spec.causal}"
+        return f"dim={self.dim}, num_heads={self.num_heads}, head_dim={self.head_dim}, causal={self.causal}"
 
 
 class SubspaceAttention(_MultiHead):
     """Subspace self-attention: query, key and value are one projection onto the subspaces U_1 … U_K.
 
-    With `metric` the scores of head k are W_k M_k W_kᵀ with a learned M_k (p, p), which starts at the identity. The
-    score of two tokens then need not be symmetric, nor largest for a token with itself. This departs from the paper.
+    `orthonormal` reparametrizes [U_1 … U_K] to orthonormal columns, or with "per-head" each U_k by itself
+    (U_k*U_k = I, p ≤ d). With `metric` the scores of head k are W_k M_k W_kᵀ with a learned M_k (p, p), which starts at
+    the identity. The score of two tokens then need not be symmetric, nor largest for a token with itself. This departs
+    from the paper.
     """
 
-    def __init__(self, spec: AttentionSpec) -> None:
-        super().__init__(spec)
-        self.project = nn.Linear(spec.dim, self.inner, bias=False)  # rows k·p … (k+1)·p − 1 are U_kᵀ
-        identity = torch.eye(spec.head_dim).repeat(spec.heads, 1, 1)
-        self.metric = nn.Parameter(identity) if spec.metric else None  # M_1 … M_K
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        head_dim: int | None = None,
+        *,
+        orthonormal: bool | Literal["per-head"] = False,
+        metric: bool = False,
+        **settings: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, head_dim, **settings)
+        self.orthonormal = orthonormal
+        self.project = nn.Linear(dim, self.inner, bias=False)  # rows k·p … (k+1)·p − 1 are U_kᵀ
+        self.metric = nn.Parameter(self.initial_metric()) if metric else None  # M_1 … M_K
+
+    def initial_metric(self) -> Tensor:
+        """Return the metrics that training starts from, one identity for each head, (K, p, p)."""
+        return torch.eye(self.head_dim).repeat(self.num_heads, 1, 1)
 
     def subspaces(self) -> Tensor:
-        """Return [U_1 … U_K]ᵀ (K·p, d), with orthonormal rows if the spec asks for them, all together or per head."""
+        """Return [U_1 … U_K]ᵀ (K·p, d), with orthonormal rows if `orthonormal` is set, all together or per head."""
         return self._affine()[0]
 
     def _affine(self) -> tuple[Tensor, Tensor | None]:
@@ -208,27 +247,22 @@ class SubspaceAttention(_MultiHead):
         if type(self.project) is not nn.Linear or is_offloaded(self.project):
             tensors = (*self.project.parameters(), *self.project.buffers())
             like = next((t for t in tensors if t.is_floating_point() and not t.is_meta), torch.empty(0))
-            units = torch.eye(self.spec.dim + 1, self.spec.dim, dtype=like.dtype, device=like.device)
+            units = torch.eye(self.dim + 1, self.dim, dtype=like.dtype, device=like.device)
             images = self.project(units)  # the last row is the image of zero
             matrix, bias = (images[:-1] - images[-1]).mT, images[-1]
-        if self.spec.orthonormal == "per-head":
-            heads = matrix.unflatten(0, (self.spec.heads, self.spec.head_dim))  # U_1ᵀ … U_Kᵀ
+        if self.orthonormal == "per-head":
+            heads = matrix.unflatten(0, (self.num_heads, self.head_dim))  # U_1ᵀ … U_Kᵀ
             return orthonormal_columns(heads.mT).mT.flatten(0, 1), bias
-        return orthonormal_columns(matrix.mT).mT if self.spec.orthonormal else matrix, bias
+        return orthonormal_columns(matrix.mT).mT if self.orthonormal else matrix, bias
 
     @property
     def bases(self) -> Tensor:
         """U_1 … U_K in the form that the objective expects, (K, d, p)."""
-        return self.subspaces().unflatten(0, (self.spec.heads, self.spec.head_dim)).mT
+        return self.subspaces().unflatten(0, (self.num_heads, self.head_dim)).mT
 
     def codes(self, z: Tensor) -> Tensor:
         """Compute W_k = Z U_k (+ b_k) of every head: (batch, n, d) to (batch, K, n, p)."""
-        return self.split(F.linear(z, *self._affine()) if self.spec.orthonormal else apply_linear(self.project, z))
-
-    def beta(self, z: Tensor, mask: Tensor | None, past_length: int | Tensor = 0) -> Tensor:
-        """Compute β = p/(nε²), (batch or 1, n or 1, 1), of tokens that follow `past_length` others."""
-        count = count_tokens(z, mask, self.spec.causal, past_length)
-        return (self.spec.head_dim / (count * self.spec.eps**2)).to(z.dtype)
+        return self.split(F.linear(z, *self._affine()) if self.orthonormal else apply_linear(self.project, z))
 
     def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         w = self.codes(z)
@@ -243,16 +277,36 @@ class MSSA(SubspaceAttention):
 
     W (d, K·p) stands for β[U_1 … U_K], which trains faster. The factor p^-½ in the softmax is in the
     paper's pseudocode and not in its equations; the bias b is in the pseudocode and the released code only
-    (`output_bias`).
+    (`output_bias`). All other keyword arguments are those of `SubspaceAttention` and of softmax attention:
+
+        MSSA(dim, num_heads, head_dim=None, *, output_bias=True, orthonormal=False, metric=False,
+             causal=False, scale=None, rotary=False, dropout=0.0)
     """
 
-    def __init__(self, spec: AttentionSpec) -> None:
-        super().__init__(spec)
-        self.output = OutputProjection(self.inner, spec.dim, bias=spec.output_bias)
+    def __init__(
+        self, dim: int, num_heads: int, head_dim: int | None = None, *, output_bias: bool = True, **settings: Any
+    ) -> None:
+        super().__init__(dim, num_heads, head_dim, **settings)
+        self.output = OutputProjection(self.inner, dim, bias=output_bias)
+
+
+class RateStep(SubspaceAttention):
+    """Subspace attention whose step is measured by β = p/(nε²), with the coding precision ε = `eps`."""
+
+    def __init__(
+        self, dim: int, num_heads: int, head_dim: int | None = None, *, eps: float = 0.5, **settings: Any
+    ) -> None:
+        super().__init__(dim, num_heads, head_dim, **settings)
+        self.eps = eps
+
+    def beta(self, z: Tensor, mask: Tensor | None, past_length: int | Tensor = 0) -> Tensor:
+        """Compute β = p/(nε²), (batch or 1, n or 1, 1), of tokens that follow `past_length` others."""
+        count = count_tokens(z, mask, self.causal, past_length)
+        return (self.head_dim / (count * self.eps**2)).to(z.dtype)
 
 
 @ATTENTION.register("mssa-tied")
-class TiedMSSA(SubspaceAttention):
+class TiedMSSA(RateStep):
     """Multi-head subspace self-attention as in the equations, with the output map β[U_1 … U_K].
 
     MSSA(Z | U_[K]) = β Σ_k SSA(Z | U_k) U_kᵀ,  β = p/(nε²)   (paper 2.3; z (batch, n, d))
@@ -262,12 +316,13 @@ class TiedMSSA(SubspaceAttention):
 
     This is CRATE-C of Hu et al. (arXiv 2411.17182), who ask whether the form of the network descends on R^c. They start
     from the released code, where the factor is 1 in the place of β, and p^-½ in the softmax: ε = √(p/n) and
-    `attention_scale` p^-½ give this. So it is in the two forms below, each of which changes one thing.
+    `scale` p^-½ give this. So it is in the two forms below, each of which changes one thing.
     """
 
-    def __init__(self, spec: AttentionSpec) -> None:
-        super().__init__(spec)
-        self.scale = 1.0 if spec.scale is None else spec.scale
+    def __init__(
+        self, dim: int, num_heads: int, head_dim: int | None = None, *, scale: float | None = None, **settings: Any
+    ) -> None:
+        super().__init__(dim, num_heads, head_dim, scale=1.0 if scale is None else scale, **settings)
 
     def combine_heads(self, out: Tensor, z: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
         return F.linear(out, self.output_matrix()) * self.beta(z, mask, past_length)[:, : out.shape[1]]
@@ -299,12 +354,10 @@ class TransposedMSSA(TiedMSSA):
     The code of Hyper-SET, which has CRATE-T, applies its projection z Wᵀ with W = [U_1 … U_K]ᵀ a second time: out Wᵀ.
     """
 
-    def __init__(self, spec: AttentionSpec) -> None:
-        super().__init__(spec)
-        if self.inner != spec.dim:
-            raise CrateError(
-                f"attention 'mssa-transposed' needs K·p = d, not {spec.heads} · {spec.head_dim} and {spec.dim}"
-            )
+    def __init__(self, dim: int, num_heads: int, head_dim: int | None = None, **settings: Any) -> None:
+        super().__init__(dim, num_heads, head_dim, **settings)
+        if self.inner != dim:
+            raise CrateError(f"attention 'mssa-transposed' needs K·p = d, not {num_heads} · {self.head_dim} and {dim}")
 
     def output_matrix(self) -> Tensor:
         return self.subspaces()
@@ -315,20 +368,31 @@ class MHSA(_MultiHead):
     """Multi-head self-attention of the black-box transformer: three projections and an output map with bias.
 
     MHSA(Z) = [softmax(Q_k K_kᵀ/√p) V_k]_k W_Oᵀ + b   (z (batch, n, d))
+
+    `projection_bias` adds a bias to queries, keys and values, and `output_bias` is b.
     """
 
     cache_tensors = 2
 
-    def __init__(self, spec: AttentionSpec) -> None:
-        super().__init__(spec)
-        self.project = nn.Linear(spec.dim, 3 * self.inner, bias=spec.projection_bias)
-        self.output = OutputProjection(self.inner, spec.dim, bias=spec.output_bias)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        head_dim: int | None = None,
+        *,
+        projection_bias: bool = False,
+        output_bias: bool = True,
+        **settings: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, head_dim, **settings)
+        self.project = nn.Linear(dim, 3 * self.inner, bias=projection_bias)
+        self.output = OutputProjection(self.inner, dim, bias=output_bias)
 
     @property
     def bases(self) -> Tensor:
         """Value matrices V_1 … V_K (K, d, p), which take the place of U where a black box is measured."""
         values = self.project.weight.chunk(3)[2]
-        return values.unflatten(0, (self.spec.heads, self.spec.head_dim)).mT
+        return values.unflatten(0, (self.num_heads, self.head_dim)).mT
 
     def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = (self.split(x) for x in apply_linear(self.project, z).chunk(3, dim=-1))
@@ -353,13 +417,29 @@ class TSSA(SubspaceAttention):
     cache_tensors = 0
     weighs_pairs = False
 
-    def __init__(self, spec: AttentionSpec) -> None:
-        super().__init__(spec)
-        self.project = nn.Linear(spec.dim, self.inner, bias=spec.projection_bias)
-        self.temperature = nn.Parameter(torch.ones(spec.heads, 1))
-        positions = spec.max_tokens if spec.causal else 0
-        self.position_bias = nn.Parameter(torch.zeros(spec.heads, positions, 1)) if positions else None
-        self.output = OutputProjection(self.inner, spec.dim, bias=spec.output_bias)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        head_dim: int | None = None,
+        *,
+        projection_bias: bool = False,
+        output_bias: bool = True,
+        max_tokens: int = 0,
+        **settings: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, head_dim, **settings)
+        self.project = nn.Linear(dim, self.inner, bias=projection_bias)
+        self.temperature = nn.Parameter(torch.empty(num_heads, 1))
+        positions = max_tokens if self.causal else 0
+        self.position_bias = nn.Parameter(torch.empty(num_heads, positions, 1)) if positions else None
+        self.output = OutputProjection(self.inner, dim, bias=output_bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.temperature)
+        if self.position_bias is not None:
+            nn.init.zeros_(self.position_bias)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, return_attention: bool, past: int | Tensor
@@ -383,11 +463,11 @@ class TSSA(SubspaceAttention):
 
     def _sum_tokens(self, x: Tensor) -> Tensor:
         """Sum over all tokens or, in the causal form, over those up to each one."""
-        return x.cumsum(dim=-2) if self.spec.causal else x.sum(dim=-2, keepdim=True)
+        return x.cumsum(dim=-2) if self.causal else x.sum(dim=-2, keepdim=True)
 
 
 @ATTENTION.register("rate-gradient")
-class RateGradient(SubspaceAttention):
+class RateGradient(RateStep):
     """The exact gradient step on R^c, of which MSSA is the approximation, without attention between pairs of tokens.
 
     With unit tokens x_t = z_t/‖z_t‖, W_k = xU_k (n, p), G_k = W_kᵀW_k and β = p/(nε²) (paper 2.3, eq. rate-gradient):
@@ -407,9 +487,16 @@ class RateGradient(SubspaceAttention):
     cache_tensors = 0
     weighs_pairs = False
 
-    def __init__(self, spec: AttentionSpec) -> None:
-        super().__init__(spec)
-        self.log_step = nn.Parameter(torch.zeros(1))
+    def __init__(
+        self, dim: int, num_heads: int, head_dim: int | None = None, *, order: int | None = None, **settings: Any
+    ) -> None:
+        super().__init__(dim, num_heads, head_dim, **settings)
+        self.order = order
+        self.log_step = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.log_step)
 
     def forward(
         self,
@@ -418,11 +505,11 @@ class RateGradient(SubspaceAttention):
         return_attention: bool = False,
         num_queries: int | None = None,
         cache: KeyValueCache | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         work = torch.promote_types(z.dtype, torch.float32)  # there is no factorization in half precision
         with torch.autocast("cpu" if z.is_meta else z.device.type, enabled=False):
-            update, leverage = super().forward(z.to(work), mask, return_attention, num_queries, cache)
-        return update.to(z.dtype), None if leverage is None else leverage.to(z.dtype)
+            result = super().forward(z.to(work), mask, return_attention, num_queries, cache)
+        return result.to(z.dtype) if isinstance(result, Tensor) else (result[0].to(z.dtype), result[1].to(z.dtype))
 
     def project_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         w = self.split(F.linear(F.normalize(z, dim=-1), self.subspaces().to(z.dtype)))
@@ -435,7 +522,7 @@ class RateGradient(SubspaceAttention):
         w = value if mask is None else value * mask[:, None, :, None].to(value.dtype)
         rows = w[:, :, : query.shape[-2]]
         beta = self.beta(w[:, 0], mask)[:, None, : rows.shape[-2]]  # (batch or 1, 1, n or 1, 1)
-        out = self._solve_causal(rows, beta) if self.spec.causal else self.solve(rows, w.mT @ w, beta)
+        out = self._solve_causal(rows, beta) if self.causal else self.solve(rows, w.mT @ w, beta)
         if not return_attention:
             return out, None
         leverage = torch.diag_embed((beta * rows * out).sum(-1))  # (batch, K, queries, queries)
@@ -447,9 +534,9 @@ class RateGradient(SubspaceAttention):
 
     def solve(self, rows: Tensor, gram: Tensor, beta: Tensor) -> Tensor:
         """Compute rows (I + βG)⁻¹ or its Neumann series, rows (..., m, p), gram (..., p, p)."""
-        if self.spec.order is not None:
+        if self.order is not None:
             out = rows
-            for _ in range(self.spec.order):
+            for _ in range(self.order):
                 out = rows - beta * (out @ gram)
             return out
         gram = beta * gram

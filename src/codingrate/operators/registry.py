@@ -1,10 +1,10 @@
-"""Operators by name: their specifications, their contracts, and one registry for each kind of operator."""
+"""Operators by name: their contracts, and one registry for each kind of operator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from inspect import Parameter, signature
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,44 +14,6 @@ from ..errors import unknown_name
 from .linear import Linear
 
 Module = TypeVar("Module", bound=nn.Module)
-Spec = TypeVar("Spec")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionSpec:
-    """Settings of an attention operator; an operator ignores those it has no use for."""
-
-    dim: int  # token width d
-    heads: int  # number of subspaces K
-    head_dim: int  # dimension p of each subspace
-    causal: bool = False  # whether token t attends to tokens 1..t only
-    scale: float | None = None  # factor inside the softmax; default: p^-½, or 1 for `mssa-tied`
-    eps: float = 0.5  # coding precision ε of β = p/(nε²), used by `mssa-tied` and `rate-gradient`
-    projection_bias: bool = False  # bias of the query, key and value projection (`mhsa`, `tssa`); a subspace has none
-    output_bias: bool = True  # bias of the trainable output map W
-    max_tokens: int = 0  # rows of the position-wise bias of causal `tssa`; 0 for no bias
-    orthonormal: bool | Literal["per-head"] = False
-    """Whether to reparametrize [U_1 … U_K] to orthonormal columns, or each U_k by itself (U_k*U_k = I, p ≤ d)."""
-    rotary: bool = False  # whether queries and keys are rotated by their positions (not `tssa`, `rate-gradient`)
-    order: int | None = None  # highest power of the Neumann series of `rate-gradient`; None for the exact inverse
-    metric: bool = False  # whether each subspace has a learned metric for the scores (`mssa` and its variants)
-    dropout: float = 0.0  # dropout on the attention weights and on the output, as in the paper's pseudocode
-
-
-@dataclass(frozen=True, kw_only=True)
-class SparsifierSpec:
-    """Settings of a sparsifier; a sparsifier ignores those it has no use for."""
-
-    dim: int  # token width d
-    step_size: float = 0.1  # step η of the proximal gradient step
-    sparsity: float = 0.1  # weight λ of the ℓ1 norm
-    steps: int = 1  # number of proximal gradient steps with the one dictionary (`ista`, `ista-soft`)
-    alpha: float | None = 1.0  # α of the majorization-minimization step (`prox`); None for d/(nε²)
-    eps: float = 0.5  # coding precision ε of α = d/(nε²), used by `prox` with alpha=None
-    expansion: int = 4  # width of the hidden layer (`mlp`) or of the dictionary (`odl`), in units of d
-    orthonormal: bool = False  # whether to reparametrize the dictionary D to orthonormal columns
-    activation: str = "gelu"  # activation of `mlp`: `gelu`, or `gelu-tanh` for its approximation by a tanh
-    dropout: float = 0.0  # dropout on the output (`mlp`)
 
 
 class KeyValueCache(Protocol):
@@ -69,8 +31,8 @@ class Attention(nn.Module):
     """Contract of the first half of a layer, which mixes tokens.
 
     `forward(z, mask=None, return_attention=False, num_queries=None, cache=None)` maps tokens z (batch, n, d) to an
-    update (batch, n, d). It also returns the attention (batch, K, n, n), whose rows sum to one, if `return_attention`
-    is true, and None otherwise. `mask` (batch, n) is True for real tokens; padding is never attended to. With
+    update (batch, n, d). With `return_attention` it returns a pair: the update, and the attention (batch, K, n, n),
+    whose rows sum to one. `mask` (batch, n) is True for real tokens; padding is never attended to. With
     `num_queries` only so many tokens from the front are updated, (batch, num_queries, d): a classifier reads only the
     class token of its last layer.
 
@@ -84,6 +46,9 @@ class Attention(nn.Module):
     """Whether the attention that is returned has a weight for every pair of tokens; otherwise it is diagonal."""
     name: str = ""
     """Name under which the operator is registered."""
+
+    def reset_parameters(self) -> None:
+        """Initialize the operator's own parameters, not those of its linear maps."""
 
 
 class Sparsifier(nn.Module):
@@ -100,6 +65,9 @@ class Sparsifier(nn.Module):
     counts_tokens: bool = False
     """Whether the operator depends on the number of tokens."""
 
+    def reset_parameters(self) -> None:
+        """Initialize the operator's own parameters, not those of its linear maps."""
+
 
 def is_offloaded(module: nn.Module) -> bool:
     """Return whether accelerate loads the weights of a module for the time of its forward pass only."""
@@ -110,18 +78,19 @@ class OutputProjection(Linear):
     """The linear map that ends a branch of a layer; a class of its own, so that it can be initialized differently."""
 
 
-class Registry(Generic[Spec, Module]):
+class Registry(Generic[Module]):
     """A table of operators of one kind, by name."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self._entries: dict[str, Callable[[Spec], Module]] = {}
+        self._entries: dict[str, Callable[..., Module]] = {}
+        self._settings: dict[str, set[str]] = {}
 
     def register(self, name: str) -> Callable[[type[Module]], type[Module]]:
         """Return a class decorator that registers an operator as `name`."""
 
         def enter(cls: type[Module]) -> type[Module]:
-            self._entries[name] = cls
+            self._entries[name], self._settings[name] = cls, keywords(cls)
             cls.name = name  # type: ignore[attr-defined]
             return cls
 
@@ -136,17 +105,36 @@ class Registry(Generic[Spec, Module]):
         if name not in self._entries:
             raise unknown_name(self.kind, name, self._entries)
 
-    def create(self, name: str, spec: Spec) -> Module:
-        """Build the operator registered as `name`."""
-        self.check(name)
-        return self._entries[name](spec)
+    def create(self, name: str, **settings: Any) -> Module:
+        """Build the operator registered as `name`; settings that only others of its kind have are left out.
 
-    def apply(self, name: str, spec: Spec, weights: Mapping[str, Tensor], *inputs: Any) -> Any:
-        """Return the output of the operator registered as `name` with these weights, for tokens and what follows."""
+        So one set of settings, such as a model's config, serves every operator.
+        """
+        self.check(name)
+        known = set().union(*self._settings.values())
+        for setting in settings:
+            if setting not in known:
+                raise unknown_name(f"setting of {self.kind}", setting, known)
+        return self._entries[name](**{key: settings[key] for key in settings.keys() & self._settings[name]})
+
+    def apply(self, name: str, weights: Mapping[str, Tensor], *inputs: Any, **settings: Any) -> Any:
+        """Return the output of the operator registered as `name` with these weights and settings, for its inputs."""
         with torch.device("meta"):
-            operator = self.create(name, spec)
+            operator = self.create(name, **settings)
         return functional_call(operator, dict(weights), inputs)
 
 
-ATTENTION: Registry[AttentionSpec, Attention] = Registry("attention")
-SPARSIFIERS: Registry[SparsifierSpec, Sparsifier] = Registry("sparsifier")
+def keywords(cls: type) -> set[str]:
+    """Return the names of all arguments of a class, with those that its `**` argument passes on to the next class."""
+    names: set[str] = set()
+    for base in cls.__mro__:
+        arguments = list(signature(base.__init__).parameters.values())[1:] if "__init__" in vars(base) else None
+        if arguments is not None:
+            names |= {argument.name for argument in arguments if argument.kind is not Parameter.VAR_KEYWORD}
+            if not any(argument.kind is Parameter.VAR_KEYWORD for argument in arguments):
+                break
+    return names
+
+
+ATTENTION: Registry[Attention] = Registry("attention")
+SPARSIFIERS: Registry[Sparsifier] = Registry("sparsifier")

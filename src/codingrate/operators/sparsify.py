@@ -1,5 +1,8 @@
 """Sparsifiers: one proximal step toward a sparse code, in the place of an MLP (paper 2.4, A.2).
 
+    sparsify = ISTA(dim=384)  # or SPARSIFIERS.create("ista", dim=384)
+    z = sparsify(z)  # (..., d)
+
 In the paper tokens are columns and ISTA(Z | D) = ReLU(Z − η Dᵀ(DZ − Z) − ηλ1). Here tokens are rows: DZ becomes
 z Dᵀ, and DᵀZ becomes z D.
 """
@@ -14,7 +17,7 @@ from torch import Tensor, nn
 
 from ..objective.signal import orthonormal_columns
 from .linear import linear
-from .registry import SPARSIFIERS, OutputProjection, Sparsifier, SparsifierSpec, is_offloaded
+from .registry import SPARSIFIERS, OutputProjection, Sparsifier, is_offloaded
 
 
 class _Gram(torch.autograd.Function):
@@ -37,17 +40,23 @@ class _Gram(torch.autograd.Function):
 
 
 class DictionarySparsifier(Sparsifier):
-    """A sparsifier against a complete dictionary D (d, d)."""
+    """A sparsifier against a complete dictionary D (d, d), with the weight λ = `sparsity` of the ℓ1 norm.
 
-    def __init__(self, spec: SparsifierSpec) -> None:
+    `orthonormal` reparametrizes D to orthonormal columns.
+    """
+
+    def __init__(self, dim: int, *, sparsity: float = 0.1, orthonormal: bool = False) -> None:
         super().__init__()
-        self.spec = spec
-        self.dictionary = nn.Parameter(torch.empty(spec.dim, spec.dim))
+        self.dim, self.sparsity, self.orthonormal = dim, sparsity, orthonormal
+        self.dictionary = nn.Parameter(torch.empty(dim, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         nn.init.kaiming_uniform_(self.dictionary)
 
     def atoms(self) -> Tensor:
-        """Return D, with orthonormal columns if the spec asks for them."""
-        return orthonormal_columns(self.dictionary) if self.spec.orthonormal else self.dictionary
+        """Return D, with orthonormal columns if `orthonormal` is set."""
+        return orthonormal_columns(self.dictionary) if self.orthonormal else self.dictionary
 
     def reconstruction_error(self, x: Tensor, codes: Tensor) -> Tensor:
         """Compute x − Dz of codes z for tokens x, both (..., d)."""
@@ -59,10 +68,10 @@ class DictionarySparsifier(Sparsifier):
         `residual` is x − Dz, if it is known.
         """
         residual = self.reconstruction_error(x, codes) if residual is None else residual
-        return residual.square().sum(-1, keepdim=True) / 2 + self.spec.sparsity * codes.abs().sum(-1, keepdim=True)
+        return residual.square().sum(-1, keepdim=True) / 2 + self.sparsity * codes.abs().sum(-1, keepdim=True)
 
     def extra_repr(self) -> str:
-        return f"dim={self.spec.dim}, step_size={self.spec.step_size}, sparsity={self.spec.sparsity}"
+        return f"dim={self.dim}, sparsity={self.sparsity}"
 
 
 @SPARSIFIERS.register("ista")
@@ -78,10 +87,13 @@ class ISTA(DictionarySparsifier):
     Before the threshold the step is affine in z: z + zN with N = η(D − DᵀD). It is computed as one product with
     M = I + N and the threshold as its bias. M costs d³ once per training step; at inference it is cached until the
     dictionary changes. For few tokens the products with D and then Dᵀ are cheaper than building M.
+
+    `step_size` is η. The other keyword arguments are those of `DictionarySparsifier`: sparsity=0.1, orthonormal=False.
     """
 
-    def __init__(self, spec: SparsifierSpec) -> None:
-        super().__init__(spec)
+    def __init__(self, dim: int, *, step_size: float = 0.1, steps: int = 1, **settings: Any) -> None:
+        super().__init__(dim, **settings)
+        self.step_size, self.steps = step_size, steps
         # Key, diagonal of D in its own memory, copy of it, M.
         self._cached: tuple[tuple[object, ...], Tensor, Tensor, Tensor] | None = None
 
@@ -90,17 +102,17 @@ class ISTA(DictionarySparsifier):
         # applied to a view in place takes two more passes over the tokens.
         x = z.reshape(-1, z.shape[-1])
         codes = self.threshold(self.step(x))
-        if self.spec.steps > 1:
+        if self.steps > 1:
             atoms = self.atoms()
-            for _ in range(self.spec.steps - 1):
+            for _ in range(self.steps - 1):
                 residual = F.linear(codes, atoms) - x
-                codes = self.threshold(codes - self.spec.step_size * (residual @ atoms) + self.shift)
+                codes = self.threshold(codes - self.step_size * (residual @ atoms) + self.shift)
         return codes.view(z.shape)
 
     @property
     def shift(self) -> float:
         """Constant −ηλ that is added to every entry before `threshold`; it enters the product as its bias."""
-        return -self.spec.step_size * self.spec.sparsity
+        return -self.step_size * self.sparsity
 
     def threshold(self, step: Tensor) -> Tensor:
         """Apply the second half of the proximal map of ηλ‖·‖₁ on the non-negative orthant; `shift` is the first."""
@@ -113,31 +125,32 @@ class ISTA(DictionarySparsifier):
             # Forward and backward take 6 products with all tokens in the plain form; the fused form takes 3 with
             # all tokens and 2 of d × d × d.
             atoms = self.atoms()
-            few = not torch.compiler.is_exporting() and 3 * z.shape[:-1].numel() < 2 * self.spec.dim
+            few = not torch.compiler.is_exporting() and 3 * z.shape[:-1].numel() < 2 * self.dim
             if few:
-                return z - self.spec.step_size * ((F.linear(z, atoms) - z) @ atoms) + self.shift
+                return z - self.step_size * ((F.linear(z, atoms) - z) @ atoms) + self.shift
             fused = self._fuse(atoms)
         else:
             fused = self._fused()
-        return linear(z, fused.mT, fused.new_full((self.spec.dim,), self.shift))
+        return linear(z, fused.mT, fused.new_full((self.dim,), self.shift))
 
     def _fuse(self, atoms: Tensor) -> Tensor:
         """Compute M = I + η(D − DᵀD), so that the step is zM; in full precision even if D is in half precision."""
         with torch.autocast("cpu" if atoms.is_meta else atoms.device.type, enabled=False):
             work = atoms.float() if atoms.dtype in (torch.bfloat16, torch.float16) else atoms
-            eye = torch.eye(self.spec.dim, dtype=work.dtype, device=work.device)
+            eye = torch.eye(self.dim, dtype=work.dtype, device=work.device)
             gram: Tensor = _Gram.apply(work)
-            return (eye + self.spec.step_size * (work - gram)).to(atoms.dtype)
+            return (eye + self.step_size * (work - gram)).to(atoms.dtype)
 
     def step_matrix(self) -> Tensor:
         """Compute M = I + η(D − DᵀD) (d, d): the step before the threshold is zM, plus `shift`."""
         return self._fuse(self.atoms())
 
     def scale_step(self, factor: float) -> None:
-        """Adapt the cached M = I + η(D − DᵀD) to a step size that has become `factor` times as large."""
+        """Multiply the step size η by a factor, and adapt the cached M = I + η(D − DᵀD) to it."""
+        self.step_size *= factor
         if self._cached is not None and factor != 1:
             *known, fused = self._cached
-            eye = torch.eye(self.spec.dim, dtype=fused.dtype, device=fused.device)
+            eye = torch.eye(self.dim, dtype=fused.dtype, device=fused.device)
             self._cached = (*known, torch.lerp(eye, fused, factor))  # type: ignore[assignment]
 
     def _fused(self) -> Tensor:
@@ -162,6 +175,9 @@ class ISTA(DictionarySparsifier):
         self._cached = None
         return super().train(mode)
 
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, step_size={self.step_size}, steps={self.steps}"
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cached": None}
 
@@ -183,7 +199,7 @@ class SoftISTA(ISTA):
     shift = 0.0  # both signs shrink alike
 
     def threshold(self, step: Tensor) -> Tensor:
-        return F.softshrink(step, self.spec.step_size * self.spec.sparsity)
+        return F.softshrink(step, self.step_size * self.sparsity)
 
 
 @SPARSIFIERS.register("prox")
@@ -196,16 +212,17 @@ class ProximalStep(DictionarySparsifier):
     follow.
     """
 
-    def __init__(self, spec: SparsifierSpec) -> None:
-        super().__init__(spec)
-        self.counts_tokens = spec.alpha is None
+    def __init__(self, dim: int, *, alpha: float | None = 1.0, eps: float = 0.5, **settings: Any) -> None:
+        super().__init__(dim, **settings)
+        self.alpha, self.eps = alpha, eps
+        self.counts_tokens = alpha is None
 
     def forward(self, z: Tensor, count: Tensor | None = None) -> Tensor:
-        alpha: float | Tensor | None = self.spec.alpha
+        alpha: float | Tensor | None = self.alpha
         if alpha is None:
-            alpha = self.spec.dim / ((z.shape[-2] if count is None else count) * self.spec.eps**2)
+            alpha = self.dim / ((z.shape[-2] if count is None else count) * self.eps**2)
         growth = 1 + 4 / (9 * (1 + alpha))
-        threshold = 4 * self.spec.sparsity / (9 * alpha)
+        threshold = 4 * self.sparsity / (9 * alpha)
         if isinstance(growth, Tensor):
             return F.relu((growth * (z @ self.atoms()) - threshold).to(z.dtype))
         return F.relu(z @ (growth * self.atoms()) - threshold)
@@ -217,17 +234,19 @@ class OvercompleteDictionary(Sparsifier):
 
     A₁ = ReLU(η zD − ηλ),  A₂ = ReLU(A₁ − η(A₁Dᵀ − z)D − ηλ),  z ↦ A₂D'ᵀ   (z (..., d), D and D' (d, m·d))
 
-    D is the analysis dictionary and D' the synthesis dictionary; the layer adds the skip.
+    D is the analysis dictionary and D' the synthesis dictionary, and m = `expansion`; the layer adds the skip.
     """
 
     residual = True
 
-    def __init__(self, spec: SparsifierSpec) -> None:
+    def __init__(self, dim: int, *, expansion: int = 4, step_size: float = 0.1, sparsity: float = 0.1) -> None:
         super().__init__()
-        self.spec = spec
-        width = spec.expansion * spec.dim
-        self.dictionary = nn.Parameter(torch.empty(spec.dim, width))
-        self.synthesis = nn.Parameter(torch.empty(spec.dim, width))
+        self.step_size, self.sparsity = step_size, sparsity
+        self.dictionary = nn.Parameter(torch.empty(dim, expansion * dim))
+        self.synthesis = nn.Parameter(torch.empty(dim, expansion * dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         nn.init.kaiming_uniform_(self.dictionary)
         nn.init.kaiming_uniform_(self.synthesis)
 
@@ -236,7 +255,7 @@ class OvercompleteDictionary(Sparsifier):
 
     def codes(self, z: Tensor) -> Tensor:
         """Compute the sparse code A₂ (..., m·d) of tokens (..., d)."""
-        eta, threshold = self.spec.step_size, self.spec.step_size * self.spec.sparsity
+        eta, threshold = self.step_size, self.step_size * self.sparsity
         first = F.relu(eta * (z @ self.dictionary) - threshold)
         residual = first @ self.dictionary.mT - z
         return F.relu(first - eta * (residual @ self.dictionary) - threshold)
@@ -246,18 +265,17 @@ class OvercompleteDictionary(Sparsifier):
 class MLP(Sparsifier):
     """The MLP of the black-box transformer, GELU(zW₁ + b₁)W₂ + b₂ of hidden width m·d; the layer adds the skip.
 
-    GELU is x Φ(x), or GPT-2's ½x(1 + tanh(√(2/π)(x + 0.044715x³))) with `activation="gelu-tanh"`.
+    m is `expansion`. GELU is x Φ(x), or GPT-2's ½x(1 + tanh(√(2/π)(x + 0.044715x³))) with `activation="gelu-tanh"`.
     """
 
     residual = True
 
-    def __init__(self, spec: SparsifierSpec) -> None:
+    def __init__(self, dim: int, *, expansion: int = 4, activation: str = "gelu", dropout: float = 0.0) -> None:
         super().__init__()
-        width = spec.expansion * spec.dim
-        self.approximate = "tanh" if spec.activation == "gelu-tanh" else "none"
-        self.expand = nn.Linear(spec.dim, width)
-        self.contract = OutputProjection(width, spec.dim)
-        self.dropout = nn.Dropout(spec.dropout)
+        self.approximate = "tanh" if activation == "gelu-tanh" else "none"
+        self.expand = nn.Linear(dim, expansion * dim)
+        self.contract = OutputProjection(expansion * dim, dim)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, z: Tensor) -> Tensor:
         return self.dropout(self.contract(F.gelu(self.expand(z), approximate=self.approximate)))
@@ -269,7 +287,7 @@ class Identity(Sparsifier):
 
     uses_norm = False
 
-    def __init__(self, spec: SparsifierSpec) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
 
     def forward(self, z: Tensor) -> Tensor:

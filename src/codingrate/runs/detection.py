@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .._attention_mass import MASS
 from .._distributed import on_first, share
 from .._report import Report, Table
 from ..data import CocoImage, VocImage, load_coco, load_voc
@@ -17,7 +18,6 @@ from ..evaluation import Detection, coco_precision, voc_overlap
 from ..inspection import attention_maps, default_layer, default_side, find_objects, layer_index, square_input
 from ..inspection.segment.cuts import Rule
 from ..models.base import CratePreTrainedModel
-from ..operators.attention_mass import MASS
 from .folder import RunFolder
 from .inspecting import read_pictures
 

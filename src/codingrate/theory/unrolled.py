@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from codingrate import objective as ob
-from codingrate.operators import ATTENTION, SPARSIFIERS, AttentionSpec, SparsifierSpec
+from codingrate.operators import ATTENTION, SPARSIFIERS
 
 COMPRESSIONS = ("exact", "neumann", "mssa")
 
@@ -21,20 +21,19 @@ COMPRESSIONS = ("exact", "neumann", "mssa")
 def mssa(z: Tensor, bases: Tensor, eps: float) -> Tensor:
     """Apply `TiedMSSA`: MSSA(Z | U) = β Σ_k SSA(Z | U_k)U_kᵀ, z (n, d), bases (K, d, p) → (n, d)."""
     K, d, p = bases.shape
-    spec = AttentionSpec(dim=d, heads=K, head_dim=p, eps=eps)
-    return ATTENTION.apply("mssa-tied", spec, {"project.weight": bases.mT.flatten(0, 1)}, z[None])[0][0]
+    weights = {"project.weight": bases.mT.flatten(0, 1)}
+    return ATTENTION.apply("mssa-tied", weights, z[None], dim=d, num_heads=K, head_dim=p, eps=eps)[0]
 
 
 def ista(z: Tensor, dictionary: Tensor, step_size: float, sparsity: float) -> Tensor:
     """Apply `ISTA`: ReLU(Z − ηDᵀ(DZ − Z) − ηλ), z (n, d), D (d, d) → (n, d)."""
-    spec = SparsifierSpec(dim=z.shape[-1], step_size=step_size, sparsity=sparsity)
-    return SPARSIFIERS.apply("ista", spec, {"dictionary": dictionary}, z)
+    settings = {"dim": z.shape[-1], "step_size": step_size, "sparsity": sparsity}
+    return SPARSIFIERS.apply("ista", {"dictionary": dictionary}, z, **settings)
 
 
 def proximal_layer(z: Tensor, dictionary: Tensor, sparsity: float, alpha: float) -> Tensor:
     """Apply `ProximalStep`: ReLU((1 + 4/(9(1 + α)))DᵀZ − 4λ/(9α)), z (n, d), D (d, d) → (n, d)."""
-    spec = SparsifierSpec(dim=z.shape[-1], sparsity=sparsity, alpha=alpha)
-    return SPARSIFIERS.apply("prox", spec, {"dictionary": dictionary}, z)
+    return SPARSIFIERS.apply("prox", {"dictionary": dictionary}, z, dim=z.shape[-1], sparsity=sparsity, alpha=alpha)
 
 
 def compression_smoothness(bases: Tensor, n: int, eps: float) -> float:

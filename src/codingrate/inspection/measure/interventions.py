@@ -98,9 +98,7 @@ def intervene(model: CratePreTrainedModel, intervention: Intervention) -> CrateP
             layer.sparsifier.register_forward_hook(partial(_remove, removed))
         if intervention.sparsity != 1 or intervention.step_size != 1:
             sparsifier: Any = layer.sparsifier
-            sparsity = sparsifier.spec.sparsity * intervention.sparsity
-            step_size = sparsifier.spec.step_size * intervention.step_size
-            sparsifier.spec = dataclasses.replace(sparsifier.spec, sparsity=sparsity, step_size=step_size)
+            sparsifier.sparsity *= intervention.sparsity
             if isinstance(sparsifier, ISTA):
                 sparsifier.scale_step(intervention.step_size)
     changed.config.sparsity *= intervention.sparsity
@@ -113,7 +111,7 @@ def intervene(model: CratePreTrainedModel, intervention: Intervention) -> CrateP
 def head_mask(layer: EncoderLayer, off: Iterable[int]) -> Tensor:
     """Return factors (K, 1, 1) that switch heads off, numbered from 1."""
     attention: Any = layer.attention
-    mask = layer.attention_norm.weight.new_ones(attention.spec.heads, 1, 1)
+    mask = layer.attention_norm.weight.new_ones(attention.num_heads, 1, 1)
     mask[[head - 1 for head in off]] = 0
     return mask
 

@@ -243,7 +243,7 @@ class LayerStep:
     def _lasso_alignment(self) -> Tensor:
         """Compute the cosine (batch,) of ISTA's step from X₊ with −∇f(X₊)."""
         z = self.lasso_start
-        descent = self.lasso_residual @ self.ista.atoms() - self.ista.spec.sparsity * z.sign()
+        descent = self.lasso_residual @ self.ista.atoms() - self.ista.sparsity * z.sign()
         return cosine(self.sparse - z, descent)
 
     @torch.no_grad()
@@ -276,10 +276,10 @@ def uniform_attention(step: LayerStep) -> Tensor | None:
     if not (isinstance(attention, (SubspaceAttention, MHSA)) and attention.weighs_pairs):
         return None
     # The mean of the codes is the code of the mean, unless a wrapper of the projection rounds its input.
-    affine = type(attention.project) is nn.Linear and not attention.spec.causal
+    affine = type(attention.project) is nn.Linear and not attention.causal
     inputs = step.inputs.mean(-2, keepdim=True) if affine else step.inputs
     _, _, value = attention.project_heads(inputs)
-    if attention.spec.causal:
+    if attention.causal:
         count = torch.arange(1, value.shape[-2] + 1, device=value.device, dtype=value.dtype)[:, None]
         mean = value.cumsum(-2) / count
     else:
@@ -327,8 +327,7 @@ def permuted_dictionary(step: LayerStep) -> Tensor:
 
 def threshold_only(step: LayerStep) -> Tensor:
     """Return X after the threshold ηλ alone, without the dictionary."""
-    spec = step.ista.spec
-    return F.relu(step.lasso_start - spec.step_size * spec.sparsity)
+    return F.relu(step.lasso_start - step.ista.step_size * step.ista.sparsity)
 
 
 LASSO_CONTROLS: dict[str, Callable[[LayerStep], Tensor]] = {

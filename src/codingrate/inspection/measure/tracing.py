@@ -88,7 +88,7 @@ class ForwardTrace:
                 f"attention {name!r} has no weights between pairs of tokens; use a model with 'mssa'"
             )
         query, key, value = attention.project_heads(self.attention_input(layer))
-        if attention.spec.rotary:
+        if attention.rotary:
             query, key = rotate(query), rotate(key)
         _, weights = attention.attend(query[:, :, token : token + 1], key, value, self.mask, True, token)
         return cast(Tensor, weights)[:, :, 0]

@@ -16,10 +16,10 @@ from PIL.Image import Image
 from torch import Tensor
 
 from ... import objective
+from ..._attention_mass import MASS, mass_masks
 from ...data import Augment
 from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
-from ...operators.attention_mass import MASS, mass_masks
 from ..measure.attention import BEST_IMAGES, HeadCatalogue, head_catalogue
 from ..measure.predictions import judge_trend
 from ..measure.tracing import TAIL, ForwardTrace, encoder_tokens, pca_colors, sample_tokens, token_heat

@@ -16,12 +16,12 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from ..._attention_mass import MASS, at_size, check_mass, mass_masks
 from ..._files import atomic_write
 from ...data import Augment, BatchAugment, crop_for_evaluation
 from ...errors import CrateError
 from ...models.base import CratePreTrainedModel
 from ...models.config import CrateConfig
-from ...operators.attention_mass import MASS, at_size, check_mass, mass_masks
 from ..measure.attention import attention_entropy, layer_attention_maps, projections
 from ..measure.tracing import default_layer, layer_indices
 from .crf import refine as refine_masks

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.func import vjp
 
 from codingrate.objective import random_bases, subspace_coding_rate, subspace_coding_rate_gradient
-from codingrate.operators.inverse import TiedLayers, inversion_error
 
 from ..diffusion import geometric_times, structured_flow, structured_solution
+from ..inverse import TiedLayers, inversion_error
 from . import reference
 from .diffusion import precision, uncorrelated
 from .frame import EXACT, Finding, Trial, claim, judge, power_law, relative, tabulate

@@ -13,7 +13,7 @@ from torch.nn.functional import layer_norm, normalize
 from torch.utils.flop_counter import FlopCounterMode
 
 from codingrate import objective as ob
-from codingrate.operators import ATTENTION, AttentionSpec
+from codingrate.operators import ATTENTION
 
 from ..denoising import off_subspace
 from ..unrolled import mssa
@@ -25,9 +25,10 @@ from .operators import BASE, constant_vector, near_subspaces, off_share
 def network_mssa(z: Tensor, bases: Tensor, factor: float | None = None) -> Tensor:
     """Apply the operator `mssa` with W = [U_1 … U_K]; the factor in its softmax is p^-½ by default, z (n, d)."""
     K, d, p = bases.shape
-    spec = AttentionSpec(dim=d, heads=K, head_dim=p, scale=factor, output_bias=False)
+    settings = {"dim": d, "num_heads": K, "head_dim": p, "scale": factor, "output_bias": False}
     project = bases.mT.flatten(0, 1)
-    return ATTENTION.apply("mssa", spec, {"project.weight": project, "output.weight": project.mT}, z[None])[0][0]
+    weights = {"project.weight": project, "output.weight": project.mT}
+    return ATTENTION.apply("mssa", weights, z[None], **settings)[0]
 
 
 @claim(
@@ -116,7 +117,7 @@ def attention_only_denoises(trial: Trial) -> Finding:
     generator, K, p, n, eta, delta = trial.generator(), 4, 64, 96, 0.1, 0.05
     tau, errors, plain = 0.9, [], []
     assert 0.5 < tau <= 1 / (1 + n * math.exp(-9 * p / 32))
-    spec = AttentionSpec(dim=K * p, heads=K, head_dim=p, eps=math.sqrt(p / n))  # β = 1
+    settings = {"dim": K * p, "num_heads": K, "eps": math.sqrt(p / n)}  # β = 1
 
     def ratios(z: Tensor, bases: Tensor, labels: Tensor) -> Tensor:
         """Return ‖U_kU_k*Z_k‖/‖(I − U_kU_k*)Z_k‖ for each subspace, (K,)."""
@@ -130,11 +131,11 @@ def attention_only_denoises(trial: Trial) -> Finding:
         start = z = sample.clean + off_subspace(sample.tokens - sample.clean, bases, sample.labels)
         weights = {"project.weight": bases.mT.flatten(0, 1)}
         for _ in range(8):
-            attention = ATTENTION.apply("mssa-tied", spec, weights, z[None], None, True)[1][0]  # (K, n, n)
+            attention = ATTENTION.apply("mssa-tied", weights, z[None], None, True, **settings)[1][0]  # (K, n, n)
             update = torch.einsum("knm,kmp,kdp->nd", tau * (attention > tau).to(z.dtype), z @ bases, bases)
             before, z = ratios(z, bases, sample.labels), z + eta * update
             errors.append(float((ratios(z, bases, sample.labels) / before / (1 + eta * tau) - 1).abs().max()))
-        after = ratios(start + eta * mssa(start, bases, spec.eps), bases, sample.labels)
+        after = ratios(start + eta * mssa(start, bases, math.sqrt(p / n)), bases, sample.labels)
         plain.append(float((after / ratios(start, bases, sample.labels)).min()))
     return Finding(
         f"× 1 + ητ = {1 + eta * tau:g} for each subspace and layer; more than 1 with the plain softmax",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import CrateError
+from .errors import CrateError
 
 MASS = 0.6  # share of the attention that a mask keeps (DINO's value)
 

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from codingrate.operators.attention_mass import MASS, at_size, check_mass, mass_masks
+from codingrate._attention_mass import MASS, at_size, check_mass, mass_masks
 from tests.refusals import refused
 
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import CrateError
-from ..objective.signal import orthonormal_columns, sample_tokens
-from .registry import ATTENTION, SPARSIFIERS, AttentionSpec, SparsifierSpec
+from codingrate.errors import CrateError
+from codingrate.objective import orthonormal_columns, sample_tokens
+from codingrate.operators import ATTENTION, SPARSIFIERS
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ class TiedLayers:
         """Compute MSSA(Z | U) = β Σ_k SSA(Z | U_k)U_kᵀ of tokens (batch, n, d)."""
         K, d, p = self.bases.shape
         eps = math.sqrt(p / (z.shape[-2] * self.step)) if self.step else math.inf
-        spec = AttentionSpec(dim=d, heads=K, head_dim=p, eps=eps)
-        return ATTENTION.apply("mssa-tied", spec, {"project.weight": self.bases.mT.flatten(0, 1)}, z)[0]
+        weights = {"project.weight": self.bases.mT.flatten(0, 1)}
+        return ATTENTION.apply("mssa-tied", weights, z, dim=d, num_heads=K, head_dim=p, eps=eps)
 
     def encode(self, z: Tensor) -> Tensor:
         """Apply f: tokens (batch, n, d) to sparse codes (batch, n, d)."""
         SPARSIFIERS.check(self.sparsifier)
         if self.sparsifier not in ("ista", "ista-soft"):
             raise CrateError(f"sparsifier {self.sparsifier!r} has no mirror; use 'ista' or 'ista-soft'")
-        spec = SparsifierSpec(dim=z.shape[-1], step_size=self.ista_step, sparsity=self.sparsity)
-        return SPARSIFIERS.apply(self.sparsifier, spec, {"dictionary": self.dictionary}, z + self.attention(z))
+        settings = {"dim": z.shape[-1], "step_size": self.ista_step, "sparsity": self.sparsity}
+        return SPARSIFIERS.apply(self.sparsifier, {"dictionary": self.dictionary}, z + self.attention(z), **settings)
 
     def decode(self, codes: Tensor, adjoint: bool = False) -> Tensor:
         """Apply g: codes to tokens with E = D or, if `adjoint`, with the E = D* of the paper's remark."""

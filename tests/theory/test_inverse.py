@@ -2,16 +2,16 @@
 
 import math
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from codingrate.errors import CrateError
 from codingrate.objective import random_bases, sample_tokens
-from codingrate.operators import AttentionSpec, SparsifierSpec
-from codingrate.operators.inverse import TiedLayers, completed, inversion_error
-
-from . import oracles
+from codingrate.theory.inverse import TiedLayers, completed, inversion_error
+from tests.operators import oracles
+from tests.operators.cases import DEFAULTS
 
 K, D, P, N = 3, 17, 5, 1009  # the last two dimensions belong to no subspace
 
@@ -32,7 +32,8 @@ def test_the_layers_are_the_equations(bases, sparsifier):
     z = sample_tokens(bases, n, 0.1).tokens[None]
     dictionary = torch.randn(D, D, dtype=torch.float64)
     layers = TiedLayers(bases, dictionary, step, lam, eta, sparsifier)
-    spec = AttentionSpec(dim=D, heads=K, head_dim=P, eps=math.sqrt(P / (n * step)))
+    sizes = {"num_heads": K, "head_dim": P, "eps": math.sqrt(P / (n * step))}
+    spec = SimpleNamespace(**{**DEFAULTS["attention"], **sizes})
 
     def attention(z):
         return oracles.attention("mssa-tied", {"project.weight": bases.mT.flatten(0, 1)}, spec, z)[0]
@@ -40,7 +41,7 @@ def test_the_layers_are_the_equations(bases, sparsifier):
     codes = oracles.sparsifier(
         sparsifier,
         {"dictionary": dictionary},
-        SparsifierSpec(dim=D, step_size=eta, sparsity=lam),
+        SimpleNamespace(step_size=eta, sparsity=lam, steps=1),
         z + attention(z),
     )
     torch.testing.assert_close(layers.encode(z), codes, rtol=1e-9, atol=1e-12)
