@@ -20,9 +20,9 @@ from codingrate.data import (
     BatchAugment,
     CorruptImages,
     EvaluationBatches,
-    ImageData,
     ImageDataset,
     ImageStream,
+    OpenedData,
     balanced_indices,
     collate,
     decode_image,
@@ -141,7 +141,7 @@ def test_rows_without_a_path_are_named_by_number():
 
     rows = datasets.Dataset.from_dict({"image": [b"bad"] * 2, "label": [0, 1]})
     rows = rows.cast_column("image", datasets.Image(decode=False))
-    data = ImageData("rows", rows, rows, ("a", "b"), "image", "label")
+    data = OpenedData("rows", {"train": rows, "test": rows}, ("image",), "label", ("a", "b"))
     assert collate([ImageDataset(data, AUGMENT, train=False)[1]])["corrupt"] == ["row 1"]
 
 

@@ -23,7 +23,7 @@ from codingrate.data import (
     token_cache,
 )
 from codingrate.data import tokens as tokens_module
-from codingrate.data.text import PIECE
+from codingrate.data.documents import PIECE
 from codingrate.data.tokens import Encoder
 from codingrate.errors import CrateError
 

@@ -139,7 +139,7 @@ def test_unreadable_images_are_skipped_and_named(tmp_path):
     for file in sorted(folder.glob("cat/*.png"))[1:]:
         file.write_bytes(b"broken")
     data = load_images(str(folder), test_share=1)
-    data = replace(data, train=data.test)
+    data = data.with_splits(train=data.test)
     found, corrupt = batches(torch_dataset(data, AUGMENT, train=True, views=VIEWS), size=3), CorruptImages(1.0)
     for batch in found:
         corrupt.add(batch)

@@ -25,11 +25,6 @@ _LARGEST_FILE = 2**26  # bytes of one image that are read
 _ROWS = 64  # rows read at a time, and rows of a stream that are read at all
 
 
-def fingerprint(classes: Sequence[str] | None, splits: Mapping[str, Fingerprint]) -> Fingerprint:
-    """Return the fingerprint of data with these classes and splits."""
-    return {"classes": None if classes is None else list(classes), "splits": dict(splits)}
-
-
 def table_fingerprint(dataset: Any, columns: Sequence[str], labels: Any) -> Fingerprint:
     """Return the fingerprint of a split: its rows in order, with images or texts in `columns`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, TypedDict, TypeVar, cast
@@ -23,7 +23,7 @@ from .augment import Augment, Views, view_augments
 from .classes import balanced_indices
 from .columns import label_indices
 from .image_files import MODES, CorruptImages, UnreadableImageError, decode_image, image_key, stack_images
-from .images import ImageData
+from .opened import OpenedData
 from .sources import first_line, read_rows
 from .transforms import BatchAugment, EpochGenerators, crop_for_evaluation, crop_for_training
 
@@ -66,7 +66,7 @@ class _CroppedImages(EpochGenerators):
 
     def __init__(
         self,
-        data: ImageData,
+        data: OpenedData,
         augment: Augment,
         *,
         train: bool,
@@ -84,7 +84,8 @@ class _CroppedImages(EpochGenerators):
             from datasets.distributed import split_dataset_by_node
 
             self.dataset = split_dataset_by_node(self.dataset, rank, world_size)
-        self.image_column, self.label_column, self.classes = data.image_column, data.label_column, len(data.classes)
+        self.image_column, self.label_column = str(data.column), str(data.label_column)
+        self.classes = len(data.classes or ())
         self.train, self.single = train, views is None or not train
         self.groups = [[augment]]
         if views is not None and train:
@@ -153,7 +154,7 @@ class ImageStream(_CroppedImages, IterableDataset[ImageExample]):
             yield self.example(image, int(label), image_key(image), f"row {index} of a stream")
 
 
-def torch_dataset(data: ImageData, augment: Augment, *, train: bool, **options: Any) -> ImageDataset | ImageStream:
+def torch_dataset(data: OpenedData, augment: Augment, *, train: bool, **options: Any) -> ImageDataset | ImageStream:
     """Return the training or test split of `data`, cropped for training or evaluation, for a DataLoader with `collate`.
 
     The options are those of `ImageStream`: `seed`, `views` (training examples hold several crops each), `rank`,
@@ -175,7 +176,7 @@ class EvaluationBatches(SharedBatches[tuple[Tensor, Tensor]]):
     of a stream all.
     """
 
-    data: ImageData
+    data: OpenedData
     augment: Augment
     _: KW_ONLY
     split: str = "test"
@@ -202,7 +203,7 @@ class EvaluationBatches(SharedBatches[tuple[Tensor, Tensor]]):
         if self.limit is not None and self.data.streaming:
             self.dataset = self.dataset.take(self.limit)
         elif self.limit is not None:
-            self.indices = balanced_indices(label_indices(self.dataset, self.data.label_column), self.limit)
+            self.indices = balanced_indices(label_indices(self.dataset, str(self.data.label_column)), self.limit)
             self.dataset = self.dataset.select(self.indices)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -222,7 +223,7 @@ class EvaluationBatches(SharedBatches[tuple[Tensor, Tensor]]):
 
         A batch is None if none of its images is readable.
         """
-        dataset = torch_dataset(replace(self.data, test=self.dataset), self.augment, train=False)
+        dataset = torch_dataset(self.data.with_splits(test=self.dataset), self.augment, train=False)
         device = torch.device(self.device)
         options: dict[str, Any] = {"num_workers": self.workers, "pin_memory": device.type == "cuda"}
         options["generator"] = torch.Generator()  # a loader would draw from the global one

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from .._files import as_path, atomic_write, file_checksum, is_hub_id, read_sealed, write_sealed
 from ..errors import CrateError, unknown_name
+from .documents import Documents, Piece, TextDocuments
 from .sources import first_line, hashed
-from .text import Documents, Piece, TextDocuments
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -11,7 +11,7 @@ import numpy as np
 
 from .augment import Augment
 from .image_batches import EvaluationBatches
-from .images import ImageData
+from .opened import OpenedData
 
 
 @dataclass
@@ -31,7 +31,7 @@ class UnreadableImages:
         The options are those of `EvaluationBatches`; more of them than `max_corrupt` allows are an error.
         """
         parts = {split: splits[split] for split in ("train", "test") if split in splits}
-        data = ImageData(self.root, parts["train"], parts.get("test", parts["train"].select([])), (), image, label)
+        data = OpenedData(self.root, parts, (image,), label)
         batches = EvaluationBatches(data, augment, split="all", **options)
         for _ in batches.map(lambda batch: None):
             pass

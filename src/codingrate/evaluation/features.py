@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from .._distributed import first_process, main_process_first
 from .._files import atomic_folder, file_checksum, read_sealed, write_sealed
-from ..data import Augment, CorruptImages, EvaluationBatches, ImageData
+from ..data import Augment, CorruptImages, EvaluationBatches, OpenedData
 from ..errors import CrateError
 from ..models.base import eval_mode
 
@@ -46,7 +46,7 @@ class Features:
 
 def extract_features(
     model: nn.Module,
-    data: ImageData,
+    data: OpenedData,
     augment: Augment,
     *,
     split: str = "train",
@@ -122,7 +122,7 @@ def extract_features(
     return written
 
 
-def pixel_features(data: ImageData, augment: Augment, **options: Any) -> Features:
+def pixel_features(data: OpenedData, augment: Augment, **options: Any) -> Features:
     """Return the pixels as features, (n, channels·side²): the baseline for a probe. Takes the options of a model's."""
     return extract_features(_Pixels(), data, augment, **options)
 
@@ -210,7 +210,7 @@ def check_features(train: Features, test: Features) -> None:
 # cache
 
 
-def _cache_key(model: nn.Module, data: ImageData, dataset: Any, split: str, augment: Augment) -> str:
+def _cache_key(model: nn.Module, data: OpenedData, dataset: Any, split: str, augment: Augment) -> str:
     """Return a hash of everything features depend on: the model with its weights, the images, the crops."""
     config: Any = getattr(model, "config", None)
     fields = config.to_dict() if hasattr(config, "to_dict") else {}
@@ -218,7 +218,7 @@ def _cache_key(model: nn.Module, data: ImageData, dataset: Any, split: str, augm
         "format": _FORMAT,
         "model": f"{type(model).__module__}.{type(model).__qualname__}",
         "config": {key: value for key, value in fields.items() if key[0] != "_" and key not in _SAVING_FIELDS},
-        "data": [data.name, split, data.image_column, data.label_column, data.classes],
+        "data": [data.name, split, data.column, data.label_column, data.classes],
         "rows": getattr(dataset, "_fingerprint", None),
         "crops": [augment.image_size, augment.channels, augment.interpolation, augment.evaluation_crop],
         "ratio": augment.evaluation_ratio if augment.evaluation_crop == "center" else None,
@@ -228,7 +228,7 @@ def _cache_key(model: nn.Module, data: ImageData, dataset: Any, split: str, augm
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
-    for path in [] if data.streaming else filter(None, image_paths(dataset, data.image_column)):
+    for path in [] if data.streaming else filter(None, image_paths(dataset, data.column)):
         with contextlib.suppress(OSError):  # no such file: the dataset holds the image, and its fingerprint covers it
             status = os.stat(path)  # the fingerprint of class folders covers the names of files only
             digest.update(f"{path} {status.st_size} {status.st_mtime_ns}".encode())

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from ..data import ImageData
+from ..data import OpenedData
 from ..errors import CrateError
 from ..evaluation.features import check_image_input
 from ..evaluation.imagenet_real import match_real_labels, real_accuracy
@@ -78,7 +78,7 @@ class Classification(ImageTask):
         return f"top-1 {metrics['top1']:.2%}{five}, test loss {metrics['loss']:.4f}"
 
     def measure_split(
-        self, model: CratePreTrainedModel, data: ImageData | None = None, **reading: Unpack[Reading]
+        self, model: CratePreTrainedModel, data: OpenedData | None = None, **reading: Unpack[Reading]
     ) -> MeasuredSplit:
         """Measure every image of a split; the classes of the task's data are matched with the model's by name."""
         if data is None:

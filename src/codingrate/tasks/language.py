@@ -21,8 +21,8 @@ from .._report import Report
 from ..data import (
     Blocks,
     Masking,
+    OpenedData,
     RandomBlocks,
-    TextData,
     TokenFile,
     check_tokenizer,
     id_count,
@@ -58,7 +58,7 @@ UNLEARNED = 0.01
 class TokenizedText:
     """A text, and the tokenizer that splits it into tokens."""
 
-    text: TextData
+    text: OpenedData
     tokenizer: PreTrainedTokenizerBase
 
 
