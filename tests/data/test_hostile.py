@@ -20,7 +20,6 @@ from codingrate.data import (
     TextDocuments,
     UnreadableImageError,
     decode_image,
-    load_batches,
     load_coco,
     load_images,
     load_sentences,
@@ -33,6 +32,7 @@ from codingrate.data import (
     sources,
 )
 from codingrate.data.columns import select_undecoded
+from codingrate.data.image_batches import load_batches
 from codingrate.errors import CrateError
 
 from ..refusals import refused

@@ -12,15 +12,8 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from codingrate.data import (
-    Augment,
-    dataset_names,
-    decode_image,
-    load_images,
-    sample_photographs,
-    stratified_split,
-    torch_dataset,
-)
+from codingrate.data import Augment, dataset_names, decode_image, load_images, sample_photographs, torch_dataset
+from codingrate.data.columns import stratified_split
 from codingrate.errors import CrateError
 
 from .conftest import encoded, picture, write_classes
@@ -441,8 +434,3 @@ def test_the_first_is_the_center_and_the_parts_cover_all(label):
     assert np.array_equal(parts[5][:, 0], large[100:300, 0])
     center = photograph.crop((106, 0, 533, 427)).resize((side, side), Image.Resampling.LANCZOS)
     assert np.abs(opened(data, label).astype(float) - np.asarray(center)).mean() < 5
-
-
-def test_no_pixels_are_refused():
-    with pytest.raises(CrateError, match="`side` must be at least 1"):
-        sample_photographs(0)

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from codingrate.data import GLUE, SentenceDataset, load_sentences, load_tokenizer, sentence_collator
+from codingrate.data import GLUE, load_sentences, load_tokenizer
+from codingrate.data.sentences import SentenceDataset, sentence_collator
 from codingrate.errors import CrateError
 
 from .test_text import write_table

@@ -12,16 +12,15 @@ from codingrate.data import (
     Augment,
     BatchAugment,
     CorruptImages,
-    ImageDataset,
-    ImageStream,
     ViewAugment,
     Views,
     collate,
     decode_image,
     load_images,
     torch_dataset,
-    view_augments,
 )
+from codingrate.data.augment import view_augments
+from codingrate.data.image_batches import ImageDataset, ImageStream
 from codingrate.data.transforms import crop_for_training
 from codingrate.errors import CrateError
 

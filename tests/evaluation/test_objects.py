@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from codingrate.data import CocoData, CocoImage, CocoObject
+from codingrate.data.objects import CocoData, CocoImage, CocoObject
 from codingrate.evaluation import Detection, coco_precision, voc_overlap
 from codingrate.evaluation.objects import class_overlaps
 from codingrate.operators.attention_mass import mass_masks

@@ -79,8 +79,10 @@ def find_sentence_columns(
     if chosen is None:
         if not strings:
             raise CrateError(f"{source} has no column with text; its columns are {', '.join(columns)}")
-        advice = f"set text.columns to one or two of: {', '.join(free or strings)}"
-        raise CrateError(f"cannot tell which columns of {source} have the text; {advice}")
+        raise CrateError(
+            f"cannot tell which columns of {source} have the text; "
+            f"set text.columns to one or two of: {', '.join(free or strings)}"
+        )
     return tuple(_check_text(source, "text.columns", name, columns, strings) for name in chosen)
 
 
@@ -261,10 +263,9 @@ def encode_classes(
     for split, part in splits.items():
         names = label_names(part, column)
         encode = LabelEncoder(sources[split], column, index, names, problem)
-        if streaming:  # refuses classes of other splits at once, and not while the stream is read
-            for label in range(len(names or ())):
-                encode(label)
-        encoded[split] = part if streaming and names == classes else map_labels(part, column, encode, classes)
+        for label in range(len(names or ()) if streaming else 0):  # classes of other splits are refused at once
+            encode(label)
+        encoded[split] = map_labels(part, column, encode, classes)
     return encoded, classes
 
 
@@ -306,6 +307,14 @@ def column_array(dataset: Any, column: str) -> NDArray[Any]:
     """Return a column of numbers."""
     values: NDArray[Any] = _arrow(dataset, column).to_numpy()
     return values
+
+
+def image_paths(dataset: Any, column: str) -> list[str]:
+    """Return the path of each image of a dataset, "" for images without one, and do not read the images."""
+    flat = dataset.select_columns([column]).flatten()
+    if f"{column}.path" not in flat.column_names:
+        return [""] * len(dataset)
+    return [path or "" for path in flat[f"{column}.path"]]
 
 
 def label_indices(dataset: Any, column: str) -> Indices:

@@ -177,8 +177,10 @@ class Span:
                     if not raw:
                         return
         except UnicodeDecodeError as error:
-            advice = "convert it, for example with iconv -f latin1 -t utf-8"
-            raise CrateError(f"{self.path} is not UTF-8 near byte {position + error.start}; {advice}") from error
+            raise CrateError(
+                f"{self.path} is not UTF-8 near byte {position + error.start}; "
+                "convert it, for example with iconv -f latin1 -t utf-8"
+            ) from error
         except OSError as error:
             raise CrateError(f"cannot read {self.path}: {error.strerror or error}") from error
 

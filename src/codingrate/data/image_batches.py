@@ -10,12 +10,10 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypedDict, TypeVar, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from .._distributed import SharedBatches, gather_in_turn, own_turns
 from ..errors import CrateError, check_positive
@@ -24,6 +22,7 @@ from .classes import balanced_indices
 from .columns import label_indices
 from .image_files import MODES, CorruptImages, UnreadableImageError, decode_image, image_key, stack_images
 from .opened import OpenedData
+from .rows import LabeledRows
 from .sources import first_line, read_rows
 from .transforms import BatchAugment, EpochGenerators, crop_for_evaluation, crop_for_training
 
@@ -85,7 +84,6 @@ class _CroppedImages(EpochGenerators):
 
             self.dataset = split_dataset_by_node(self.dataset, rank, world_size)
         self.image_column, self.label_column = str(data.column), str(data.label_column)
-        self.classes = len(data.classes or ())
         self.train, self.single = train, views is None or not train
         self.groups = [[augment]]
         if views is not None and train:
@@ -110,25 +108,13 @@ class _CroppedImages(EpochGenerators):
         return {"views": crops, "label": label, "corrupt": corrupt}
 
 
-class ImageDataset(_CroppedImages, Dataset[ImageExample]):
+class ImageDataset(_CroppedImages, LabeledRows[ImageExample]):
     """Random access to the crops of the training or test images.
 
     The crops of image i in epoch e depend on (seed, e, i) only. With `views`, training examples hold several crops.
     """
 
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The class index of each image."""
-        return label_indices(self.dataset, self.label_column)
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> ImageExample:
-        return self.__getitems__([index])[0]
-
     def __getitems__(self, indices: list[int]) -> list[ImageExample]:
-        """Return a batch of examples with a single look-up; the DataLoader calls this where it exists."""
         indices = [range(len(self.dataset))[index] for index in indices]
         (columns,) = read_rows("the images", map(self.dataset.__getitem__, [indices]))
         rows = zip(columns[self.image_column], columns[self.label_column], indices, strict=True)
@@ -148,10 +134,8 @@ class ImageStream(_CroppedImages, IterableDataset[ImageExample]):
 
     def __iter__(self) -> Iterator[ImageExample]:
         for index, row in enumerate(read_rows("the stream of images", self.dataset)):
-            image, label = row[self.image_column], row[self.label_column]
-            if label is None or not 0 <= label < self.classes:
-                raise CrateError(f"label {label} in column {self.label_column!r} is outside the {self.classes} classes")
-            yield self.example(image, int(label), image_key(image), f"row {index} of a stream")
+            image = row[self.image_column]
+            yield self.example(image, row[self.label_column], image_key(image), f"row {index} of a stream")
 
 
 def torch_dataset(data: OpenedData, augment: Augment, *, train: bool, **options: Any) -> ImageDataset | ImageStream:
@@ -256,8 +240,9 @@ class EvaluationBatches(SharedBatches[tuple[Tensor, Tensor]]):
             if self.progress is not None:
                 self.progress(len(readable))
         if not self.readable:
-            where = f"the {self.split} split of {self.data.name}"
-            raise CrateError(f"{where} has no images; use the other split or another `test_share`")
+            raise CrateError(
+                f"the {self.split} split of {self.data.name} has no images; use the other split or another `test_share`"
+            )
         self.corrupt = corrupt.finish()
         if self.unreadable is not None:
             self.unreadable.extend(self.corrupt)
@@ -288,8 +273,10 @@ def loader_errors() -> Iterator[None]:
     except (RuntimeError, ConnectionError, EOFError) as error:  # a worker may end while it sends a batch
         if isinstance(error, RuntimeError) and not re.search(r"DataLoader worker .*(killed|exited)", str(error)):
             raise
-        advice = "use fewer workers or a smaller batch size, in case memory ran out"
-        raise CrateError(f"a process that loads data has ended: {first_line(error)}; {advice}") from error
+        raise CrateError(
+            f"a process that loads data has ended: {first_line(error)}; "
+            "use fewer workers or a smaller batch size, in case memory ran out"
+        ) from error
 
 
 def _collate_with_flags(examples: Sequence[ImageExample]) -> tuple[dict[str, Any], list[bool]]:

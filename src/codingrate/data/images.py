@@ -88,8 +88,9 @@ def _check_classes(name: str, parts: Mapping[str, Any], label: str, classes: tup
     for split, values in labels.items():
         unseen = np.setdiff1d(values, labels["train"])
         if len(unseen):
-            problem = f"class {classes[int(unseen[0])]!r}, which has no training row"
-            raise CrateError(f"the {split} split of {name} has {problem}")
+            raise CrateError(
+                f"the {split} split of {name} has class {classes[int(unseen[0])]!r}, which has no training row"
+            )
 
 
 def _belongs(row: Mapping[str, Any], column: str, share: float, seed: int, split: str) -> bool:
@@ -106,8 +107,6 @@ def sample_photographs(side: int) -> OpenedData:
     """
     from sklearn.datasets import load_sample_images
 
-    if side < 1:
-        raise CrateError(f"`side` must be at least 1 (got {side})")
     squares = [_squares(Image.fromarray(np.asarray(pixels)), side) for pixels in load_sample_images().images]
     header = b"P6 %d %d 255\n" % (side, side)
     images = [header + square.tobytes() for pair in zip(*squares, strict=True) for square in pair]  # in turn

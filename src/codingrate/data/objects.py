@@ -38,8 +38,10 @@ class CocoImage:
         """Return the stored pixels, to which the annotations refer; refuse an image of another size."""
         image, _ = read_picture(self.file, upright=False, largest=None)
         if image.size != (self.width, self.height):
-            sizes = f"{image.width} × {image.height} pixels, but its annotations are for {self.width} × {self.height}"
-            raise CrateError(f"{self.file}: has {sizes}; use the images that were annotated")
+            raise CrateError(
+                f"{self.file}: has {image.width} × {image.height} pixels, "
+                f"but its annotations are for {self.width} × {self.height}; use the images that were annotated"
+            )
         return image
 
 
@@ -120,8 +122,9 @@ def load_coco(path: str | Path, split: str | None = None, limit: int | None = No
     images = [CocoImage(image.id, folder / image.file_name, image.width, image.height) for image in content.images]
     missing = [image.file.name for image in images[:limit] if not os.path.isfile(image.file)]
     if missing:
-        count = f"{len(missing)} of its {len(images[:limit])} images are not in {folder}"
-        raise CrateError(f"{file}: {count}; the first is {missing[0]}")
+        raise CrateError(
+            f"{file}: {len(missing)} of its {len(images[:limit])} images are not in {folder}; the first is {missing[0]}"
+        )
     sizes, ids = {image.id: (image.height, image.width) for image in images}, {image.id for image in images[:limit]}
     objects = [_coco_object(file, record, sizes) for record in content.annotations]
     return CocoData(str(path), tuple(images[:limit]), tuple(one for one in objects if one.image in ids))
@@ -133,8 +136,10 @@ def _coco_object(file: Path, record: _ObjectRecord, sizes: Mapping[int, tuple[in
         raise CrateError(f"{file}: an annotation is for image {image}, which is not listed; the file is incomplete")
     if isinstance(outline, dict):
         if tuple(outline["size"]) != sizes[image]:
-            shapes = f"{list(outline['size'])}, but the image {list(sizes[image])}"
-            raise CrateError(f"{file}: a mask of image {image} has height and width {shapes}; use matching annotations")
+            raise CrateError(
+                f"{file}: a mask of image {image} has height and width {list(outline['size'])}, "
+                f"but the image {list(sizes[image])}; use matching annotations"
+            )
         if _mask_pixels(outline["counts"]) != math.prod(sizes[image]):
             raise CrateError(f"{file}: the run lengths of a mask of image {image} do not add up to its pixels")
         outline = {**outline, "size": list(outline["size"])}
@@ -200,8 +205,10 @@ class VocImage:
         if stored.mode not in ("P", "L"):
             raise CrateError(f"{self.label_file}: has colors ({stored.mode}), not classes; use VOC's palette images")
         if stored.size != image.size:
-            sizes = f"{stored.width} × {stored.height} pixels, but its image {image.width} × {image.height}"
-            raise CrateError(f"{self.label_file}: has {sizes}; unpack VOC again")
+            raise CrateError(
+                f"{self.label_file}: has {stored.width} × {stored.height} pixels, "
+                f"but its image {image.width} × {image.height}; unpack VOC again"
+            )
         return image, np.array(stored).astype(np.uint8)
 
 

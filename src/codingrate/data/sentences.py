@@ -8,10 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-import numpy as np
-from numpy.typing import NDArray
-from torch.utils.data import Dataset
-
 from ..errors import CrateError
 from .catalog import GLUE
 from .columns import (
@@ -23,9 +19,9 @@ from .columns import (
     find_sentence_columns,
     has_labels,
     hold_out,
-    label_indices,
 )
 from .opened import OpenedData
+from .rows import LabeledRows
 from .sources import Seed, check_arguments, check_share, choose_splits, open_splits
 
 if TYPE_CHECKING:
@@ -99,7 +95,7 @@ class SentenceExample(TypedDict):
 
 
 @dataclass(eq=False)
-class SentenceDataset(Dataset[SentenceExample]):
+class SentenceDataset(LabeledRows[SentenceExample]):
     """Sentences or pairs, tokenized when they are read; a pair that is too long is shortened at its longer sentence."""
 
     dataset: Any
@@ -111,22 +107,11 @@ class SentenceDataset(Dataset[SentenceExample]):
     def __post_init__(self) -> None:
         least = self.tokenizer.num_special_tokens_to_add(pair=len(self.columns) == 2) + len(self.columns)
         if self.max_length < least:
-            needs = f"special tokens and one token of each sentence need {least}"
-            raise CrateError(f"text.max_length is {self.max_length}; {needs}")
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The class index of each sentence; zeros for numbers."""
-        return label_indices(self.dataset, self.label_column)
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> SentenceExample:
-        return self.__getitems__([index])[0]
+            raise CrateError(
+                f"text.max_length is {self.max_length}; special tokens and one token of each sentence need {least}"
+            )
 
     def __getitems__(self, indices: list[int]) -> list[SentenceExample]:
-        """Return a batch of examples with a single look-up; the DataLoader calls this where it exists."""
         rows = self.dataset[[range(len(self.dataset))[index] for index in indices]]
         texts = [list(rows[name]) for name in self.columns]
         encoded = self.tokenizer(

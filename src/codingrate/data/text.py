@@ -105,8 +105,9 @@ def pydoc_topics() -> tuple[list[str], list[str]]:
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
-        advice = "install its standard library or use another text"
-        raise CrateError(f"this Python comes without pydoc_data; {advice}") from error
+        raise CrateError(
+            "this Python comes without pydoc_data; install its standard library or use another text"
+        ) from error
     budget = PYDOC_SHARE * sum(map(len, topics.values()))
     held: set[str] = set()
     for group in sorted(_connected(topics), key=lambda group: hashlib.sha256(min(group).encode()).hexdigest()):

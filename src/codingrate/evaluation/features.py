@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from .._distributed import first_process, main_process_first
 from .._files import atomic_folder, file_checksum, read_sealed, write_sealed
 from ..data import Augment, CorruptImages, EvaluationBatches, OpenedData
+from ..data.columns import image_paths
 from ..errors import CrateError
 from ..models.base import eval_mode
 
@@ -166,14 +167,6 @@ def check_image_input(model: nn.Module, augment: Augment) -> None:
         raise CrateError(f"augment.channels is {augment.channels}, but the model reads num_channels={channels}")
     if isinstance(patch, int) and augment.image_size % patch:  # another image size than in training is allowed
         raise CrateError(f"augment.image_size {augment.image_size} is not divisible by the model's patch_size {patch}")
-
-
-def image_paths(dataset: Any, column: str) -> list[str]:
-    """Return the path of each image of a dataset, "" for images without one, and do not read the images."""
-    flat = dataset.select_columns([column]).flatten()
-    if f"{column}.path" not in flat.column_names:
-        return [""] * len(dataset)
-    return [path or "" for path in flat[f"{column}.path"]]
 
 
 def check_features(train: Features, test: Features) -> None:

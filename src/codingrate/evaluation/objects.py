@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .._files import write_text
 from .._report import Report
-from ..data import BACKGROUND, VOID, CocoData
+from ..data.objects import BACKGROUND, VOID, CocoData
 from ..errors import CrateError, unknown_name
 from ..operators.attention_mass import MASS, at_size, mass_masks
 

@@ -15,15 +15,9 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from .._distributed import ListedBatches, SharedBatches, main_process_first
-from ..data import (
-    GLUE,
-    OpenedData,
-    SentenceDataset,
-    balanced_indices,
-    check_tokenizer,
-    load_sentences,
-    sentence_collator,
-)
+from ..data import GLUE, OpenedData, balanced_indices, load_sentences
+from ..data.sentences import SentenceDataset, sentence_collator
+from ..data.tokens import check_tokenizer
 from ..errors import CrateError
 from ..evaluation import bag_of_words_metrics, sentence_metrics
 from ..models.base import CrateModel, CratePreTrainedModel, eval_mode
