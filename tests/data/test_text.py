@@ -68,7 +68,7 @@ def test_a_file_is_one_document_and_its_end_is_held_out(tmp_path):
     assert train + validation == text
     assert train.endswith("\n")
     assert 0.05 <= len(validation) / len(text) < 0.055
-    assert data.column is None
+    assert data.column == ""
 
 
 @pytest.mark.parametrize("text", ["x" * 999 + "y", "é" * 1000, "漢字" * 500])

@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss, top_k_accuracy_score
 
 from codingrate.data import Augment, load_images
-from codingrate.data.columns import map_classes
+from codingrate.data.columns import map_labels
 from codingrate.models import CrateConfig, CrateForMaskedAutoencoding
 from codingrate.tasks import reports
 from codingrate.tasks.autoencoding import own_masks
@@ -73,7 +73,7 @@ def test_the_classes_of_data_are_matched_with_the_models_by_name(digits):
         test = digits.test.filter(lambda row, kept=kept: row["label"] in kept)
         data = dataclasses.replace(digits, test=test)
         logits, labels = answers(model, data, GRAY)
-        relabeled = map_classes(test, "label", [kept.index(label) if label in kept else -1 for label in range(10)])
+        relabeled = map_labels(test, "label", lambda label: kept.index(label) if label in kept else -1)
         renamed = {name: f"{name} (mine)" for name in own[: number % 3]}
         data = dataclasses.replace(
             data,

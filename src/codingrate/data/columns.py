@@ -215,6 +215,7 @@ def _map_row(row: Mapping[str, Any], column: str, encode: Callable[[Any], int]) 
 def map_labels(dataset: Any, column: str, encode: Callable[[Any], int], classes: Sequence[str] | None = None) -> Any:
     """Return a dataset or stream with encoded labels; of a table, every distinct label is encoded once."""
     import datasets
+    from pyarrow import compute
 
     feature = datasets.Value("int64") if classes is None else datasets.ClassLabel(names=[*classes])
     if isinstance(dataset, datasets.IterableDataset):
@@ -223,8 +224,11 @@ def map_labels(dataset: Any, column: str, encode: Callable[[Any], int], classes:
     if len(dataset) == 0:  # columns cannot be added to no rows
         return dataset
     values = _arrow(dataset, column)
-    index = {label: encode(label) for label in values.unique().to_pylist()}
-    labels = np.array([index[label] for label in values.to_pylist()], np.int64)
+    distinct = values.unique()
+    encoded = [encode(label) for label in distinct.to_pylist()]
+    if dataset.features[column] == feature and encoded == distinct.to_pylist():
+        return dataset
+    labels = np.array(encoded, np.int64)[compute.index_in(values, value_set=distinct).to_numpy()]
     return dataset.remove_columns([column]).add_column(column, labels, feature=feature)
 
 

@@ -83,7 +83,7 @@ class _CroppedImages(EpochGenerators):
             from datasets.distributed import split_dataset_by_node
 
             self.dataset = split_dataset_by_node(self.dataset, rank, world_size)
-        self.image_column, self.label_column = str(data.column), str(data.label_column)
+        self.image_column, self.label_column = data.column, data.label_column
         self.train, self.single = train, views is None or not train
         self.groups = [[augment]]
         if views is not None and train:
@@ -187,7 +187,7 @@ class EvaluationBatches(SharedBatches[tuple[Tensor, Tensor]]):
         if self.limit is not None and self.data.streaming:
             self.dataset = self.dataset.take(self.limit)
         elif self.limit is not None:
-            self.indices = balanced_indices(label_indices(self.dataset, str(self.data.label_column)), self.limit)
+            self.indices = balanced_indices(label_indices(self.dataset, self.data.label_column), self.limit)
             self.dataset = self.dataset.select(self.indices)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:

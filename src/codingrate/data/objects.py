@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +76,7 @@ Polygon = Annotated[list[Coordinate], Field(min_length=6)]
 
 
 class _RunLengths(TypedDict):
-    size: tuple[int, int]
+    size: list[int]
     counts: str | list[NonNegativeInt]
 
 
@@ -135,16 +135,15 @@ def _coco_object(file: Path, record: _ObjectRecord, sizes: Mapping[int, tuple[in
     if image not in sizes:
         raise CrateError(f"{file}: an annotation is for image {image}, which is not listed; the file is incomplete")
     if isinstance(outline, dict):
-        if tuple(outline["size"]) != sizes[image]:
+        if outline["size"] != list(sizes[image]):
             raise CrateError(
-                f"{file}: a mask of image {image} has height and width {list(outline['size'])}, "
+                f"{file}: a mask of image {image} has height and width {outline['size']}, "
                 f"but the image {list(sizes[image])}; use matching annotations"
             )
         if _mask_pixels(outline["counts"]) != math.prod(sizes[image]):
             raise CrateError(f"{file}: the run lengths of a mask of image {image} do not add up to its pixels")
-        outline = {**outline, "size": list(outline["size"])}
     area = record.bbox[2] * record.bbox[3] if record.area is None else record.area
-    return CocoObject(image, record.bbox, area, outline, bool(record.iscrowd))
+    return CocoObject(image, record.bbox, area, cast(Any, outline), bool(record.iscrowd))
 
 
 def _mask_pixels(counts: str | list[int]) -> int | None:

@@ -27,8 +27,8 @@ class OpenedData:
     """The splits by name: `train` and others, such as `test`, `validation` or MNLI's `validation_matched`."""
     columns: tuple[str, ...] = ()
     """Column of the images or texts, both columns of pairs of sentences; empty for text files."""
-    label_column: str | None = None
-    """Column of the labels: class indices (integers) or numbers (floats). None for running text."""
+    label_column: str = ""
+    """Column of the labels: class indices (integers) or numbers (floats). Empty for running text."""
     classes: tuple[str, ...] | None = None
     """Class names; None for numbers and running text."""
     streaming: bool = False
@@ -57,9 +57,14 @@ class OpenedData:
         return [name for name in self.splits if name.startswith("validation")] or ["test"]
 
     @property
-    def column(self) -> str | None:
-        """The only column, or the first of two; None for text files."""
-        return next(iter(self.columns), None)
+    def column(self) -> str:
+        """The only column, or the first of two; empty for text files."""
+        return next(iter(self.columns), "")
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The class names; none for numbers and running text."""
+        return self.classes or ()
 
     @property
     def total(self) -> int | None:
@@ -73,7 +78,7 @@ class OpenedData:
         Store it with a run and compare it with `describe_change` when the run is resumed. It holds for copies in
         another folder too. Of large data and streams a sample is read; see `table_fingerprint`.
         """
-        splits = self.splits if self.label_column is None or not self.streaming else {"train": self.train}
+        splits = self.splits if not (self.label_column and self.streaming) else {"train": self.train}
         values = {name: self._fingerprint(part) for name, part in splits.items()}
         return {"classes": None if self.classes is None else list(self.classes), "splits": values}
 
@@ -81,8 +86,8 @@ class OpenedData:
         if isinstance(part, Documents):
             return text_fingerprint(part.pieces(), part.size())
         if self.streaming:
-            return stream_fingerprint(part, (*self.columns, str(self.label_column)))
-        return table_fingerprint(part, self.columns, column_array(part, str(self.label_column)))
+            return stream_fingerprint(part, (*self.columns, self.label_column))
+        return table_fingerprint(part, self.columns, column_array(part, self.label_column))
 
     def split(self, name: str) -> Any:
         """Return a split by name; `all` stands for all of them, one after the other."""
@@ -110,7 +115,7 @@ class OpenedData:
         """
         if self.classes is None:
             return self
-        column = str(self.label_column)
+        column = self.label_column
         present = None if self.streaming else np.unique(label_indices(self.split(split), column))
         indices = match_classes(self.name, self.classes, model, labels, present)
         mapped = dict(self.splits)

@@ -86,7 +86,7 @@ def extract_features(
         key = _cache_key(model, data, batches.dataset, split, augment)
         folder = Path(cache) / f"{split}-{key[:16]}"
         with main_process_first():  # the first cannot write before the others have looked
-            cached = None if data.streaming else _read_features(folder, key, data.classes)
+            cached = None if data.streaming else _read_features(folder, key, data.class_names)
         if cached is not None:
             corrupt = CorruptImages(max_corrupt)  # the limit may be stricter than when the cache was written
             corrupt.count(len(cached), cached.corrupt)
@@ -111,13 +111,13 @@ def extract_features(
         blocks = batches.map(block)
         if cache is None:
             values, labels = zip(*blocks, strict=True)
-            return Features(np.concatenate(values), np.concatenate(labels), data.classes, batches.corrupt)
+            return Features(np.concatenate(values), np.concatenate(labels), data.class_names, batches.corrupt)
         if first_process():
             _write_features(folder, key, blocks, batches)
         else:
             deque(blocks, maxlen=0)  # computes its part of them
     with main_process_first():
-        written = _read_features(folder, key, data.classes)
+        written = _read_features(folder, key, data.class_names)
     if written is None:
         raise CrateError(f"{folder}: the features just written cannot be read back; use another cache folder")
     return written
@@ -211,7 +211,7 @@ def _cache_key(model: nn.Module, data: OpenedData, dataset: Any, split: str, aug
         "format": _FORMAT,
         "model": f"{type(model).__module__}.{type(model).__qualname__}",
         "config": {key: value for key, value in fields.items() if key[0] != "_" and key not in _SAVING_FIELDS},
-        "data": [data.name, split, data.column, data.label_column, data.classes],
+        "data": [data.name, split, data.column, data.label_column, data.class_names],
         "rows": getattr(dataset, "_fingerprint", None),
         "crops": [augment.image_size, augment.channels, augment.interpolation, augment.evaluation_crop],
         "ratio": augment.evaluation_ratio if augment.evaluation_crop == "center" else None,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ..data import OpenedData
+from ..data.columns import image_paths
 from ..errors import CrateError
-from .features import image_paths
 
 _LABELS = TypeAdapter(list[list[Annotated[int, Field(strict=True, ge=0)]]])
 _VALIDATION_FILE = re.compile(r"ILSVRC2012_val_(\d{8})")
@@ -62,8 +62,8 @@ def match_real_labels(data: OpenedData, dataset: Any, path: str | Path) -> list[
         raise CrateError("ReaL labels need the index of each image; open the data without streaming")
     matches = [_VALIDATION_FILE.search(Path(name).name) for name in image_paths(dataset, data.column)]
     if not any(matches):
-        return read_real_labels(path, len(dataset), len(data.classes))
-    labels, indices = read_real_labels(path, classes=len(data.classes)), []
+        return read_real_labels(path, len(dataset), len(data.class_names))
+    labels, indices = read_real_labels(path, classes=len(data.class_names)), []
     for row, match in enumerate(matches):
         if match is None:
             problem = "has no name like ILSVRC2012_val_00000001, but others do"
