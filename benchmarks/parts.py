@@ -14,7 +14,8 @@ from scipy.linalg import eigh
 from torch.utils.data import DataLoader
 
 from codingrate.bench.timing import Progress, Result, medians, peak_memory, training_step
-from codingrate.data import Augment, BatchAugment, ImageDataset, collate
+from codingrate.data import Augment, BatchAugment, collate
+from codingrate.data.image_batches import ImageDataset
 from codingrate.evaluation import knn_probe, logistic_probe
 from codingrate.inspection.segment.cuts import affinity, normalized_cut
 from codingrate.models.presets import create_model

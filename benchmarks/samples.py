@@ -6,13 +6,13 @@ import io
 
 import numpy as np
 
-from codingrate.data import ImageData
+from codingrate.data import OpenedData
 from codingrate.evaluation import Features
 
 CLASSES, SPREAD = 10, 4.0  # of the features that are probed
 
 
-def photographs(count: int) -> ImageData:
+def photographs(count: int) -> OpenedData:
     """Return a dataset of JPEG photographs with a short side of 256 pixels: scikit-learn's two samples, repeated."""
     from datasets import Dataset, Features, Image, Value
     from PIL import Image as Picture
@@ -27,7 +27,7 @@ def photographs(count: int) -> ImageData:
         files.append(buffer.getvalue())
     rows = [{"image": {"bytes": files[i % 2], "path": None}, "label": i % 2} for i in range(count)]
     samples = Dataset.from_list(rows, features=Features({"image": Image(decode=False), "label": Value("int64")}))
-    return ImageData("photographs", samples, samples, ("photograph",), "image", "label")
+    return OpenedData("photographs", {"train": samples, "test": samples}, ("image",), "label", ("photograph",))
 
 
 def gaussian_features(train: int, test: int, width: int) -> tuple[Features, Features]:

@@ -6,7 +6,8 @@ import logging
 import numpy as np
 import pytest
 
-from codingrate.data import balanced_indices, load_images, load_sentences, match_classes
+from codingrate.data import balanced_indices, load_images, load_sentences
+from codingrate.data.classes import match_classes
 from tests.refusals import refused
 
 from .conftest import write_classes

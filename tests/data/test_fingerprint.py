@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from codingrate.data import describe_change, fingerprint, load_images, load_sentences, load_text
+from codingrate.data import fingerprint, load_images, load_sentences, load_text
+from codingrate.data.fingerprint import describe_change
 
 from .conftest import picture, write_classes
 

@@ -5,7 +5,6 @@ import os
 import signal
 import struct
 import zlib
-from dataclasses import replace
 
 import datasets
 import numpy as np
@@ -21,7 +20,6 @@ from codingrate.data import (
     TextDocuments,
     UnreadableImageError,
     decode_image,
-    load_batches,
     load_coco,
     load_images,
     load_sentences,
@@ -34,6 +32,7 @@ from codingrate.data import (
     sources,
 )
 from codingrate.data.columns import select_undecoded
+from codingrate.data.image_batches import load_batches
 from codingrate.errors import CrateError
 
 from ..refusals import refused
@@ -165,7 +164,7 @@ def test_other_functions_refuse_wrong_types(tmp_path):
     refused("no such image file", read_picture, "a" * 5000)
     refused("cannot be read as an image", read_image, object(), SMALL)
     for limit in (0, -1, "3", 1.5):
-        refused("`limit` must be a positive integer", load_voc, tmp_path, limit=limit)
+        refused("it must be a positive integer", load_voc, tmp_path, limit=limit)
 
 
 def write_idx(folder, content):
@@ -266,4 +265,4 @@ def test_paths_that_are_not_utf8_in_a_table(tmp_path):
     for streaming in (False, True):
         data = load_images(str(tmp_path / "a.parquet"), test_share=1, streaming=streaming)
         refused("cannot read the", list, EvaluationBatches(data, SMALL))
-        refused("cannot read the", getattr, replace(data, train=data.test), "fingerprint")
+        refused("cannot read the", getattr, data.with_splits(train=data.test), "fingerprint")

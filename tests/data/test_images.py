@@ -12,15 +12,8 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from codingrate.data import (
-    Augment,
-    dataset_names,
-    decode_image,
-    load_images,
-    sample_photographs,
-    stratified_split,
-    torch_dataset,
-)
+from codingrate.data import Augment, dataset_names, decode_image, load_images, sample_photographs, torch_dataset
+from codingrate.data.columns import stratified_split
 from codingrate.errors import CrateError
 
 from .conftest import encoded, picture, write_classes
@@ -214,7 +207,7 @@ def test_known_names_ask_the_hub_for_their_splits_and_columns(monkeypatch, strea
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **kwargs: None)
     data = load_images("cifar100", streaming=streaming)
     assert asked == [("uoft-cs/cifar100", "train"), ("uoft-cs/cifar100", "test")]
-    assert (data.image_column, data.label_column, data.classes) == ("img", "fine_label", ("a", "b", "c"))
+    assert (data.column, data.label_column, data.classes) == ("img", "fine_label", ("a", "b", "c"))
     assert [row["fine_label"] for row in data.test] == [0, 1, 2] * 2
     assert isinstance(next(iter(data.train))["img"]["bytes"], bytes)
 
@@ -291,7 +284,9 @@ def test_all_is_every_split(tmp_path):
 
 
 def test_labels_out_of_range(tmp_path):
-    assert "label -2; labels must not be negative" in refused(str(write_parquet(tmp_path / "a.parquet", [0, 1, -2])))
+    assert "label -2 in column 'label'; labels must not be negative" in refused(
+        str(write_parquet(tmp_path / "a.parquet", [0, 1, -2]))
+    )
     message = refused("cifar10", path=write_parquet(tmp_path / "b.parquet", [0, 10]))
     assert "label 10 in column 'label', which is outside its 10 classes" in message
     rows = datasets.ClassLabel(names=["a", "b", "c"])
@@ -312,9 +307,20 @@ def test_labels_out_of_range(tmp_path):
     assert "label 'z' in column 'label', which does not occur in training" in refused(str(tmp_path / "d"))
 
 
-def test_labels_of_the_wrong_kind(tmp_path):
-    assert "labels of type double" in refused(str(write_parquet(tmp_path / "a.parquet", [0.5, 1.5])))
-    assert "1 rows without a label" in refused(str(write_parquet(tmp_path / "b.parquet", [0, 1, None])))
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([0.5, 1.5], "has label 0.5 in column 'label', of type float; use integers or strings"),
+        ([0, 1, None], "has rows without a label in column 'label'"),
+        ([0, 1, -1], "has label -1 in column 'label', which means unlabeled"),
+    ],
+)
+def test_labels_of_the_wrong_kind(tmp_path, values, message, streaming):
+    assert message in refused(str(write_parquet(tmp_path / "a.parquet", values)), streaming=streaming)
+
+
+def test_a_class_with_a_single_row_cannot_be_held_out(tmp_path):
     assert "too few rows to hold one out of a class" in refused(str(write_parquet(tmp_path / "c.parquet", [0, 1, 2])))
 
 
@@ -428,8 +434,3 @@ def test_the_first_is_the_center_and_the_parts_cover_all(label):
     assert np.array_equal(parts[5][:, 0], large[100:300, 0])
     center = photograph.crop((106, 0, 533, 427)).resize((side, side), Image.Resampling.LANCZOS)
     assert np.abs(opened(data, label).astype(float) - np.asarray(center)).mean() < 5
-
-
-def test_no_pixels_are_refused():
-    with pytest.raises(CrateError, match="`side` must be at least 1"):
-        sample_photographs(0)

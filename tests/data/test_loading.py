@@ -6,13 +6,13 @@ import pickle
 import subprocess
 import sys
 import tarfile
-from dataclasses import replace
 
 import datasets
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pyarrow import parquet
 from torch.utils.data import DataLoader
 
 from codingrate.data import (
@@ -20,18 +20,17 @@ from codingrate.data import (
     BatchAugment,
     CorruptImages,
     EvaluationBatches,
-    ImageData,
-    ImageDataset,
-    ImageStream,
+    OpenedData,
     balanced_indices,
     collate,
     decode_image,
     load_images,
     torch_dataset,
 )
+from codingrate.data.image_batches import ImageDataset, ImageStream
 from codingrate.errors import CrateError
 
-from .conftest import picture, write_classes
+from .conftest import encoded, picture, write_classes
 
 AUGMENT = Augment(image_size=9)
 
@@ -137,11 +136,9 @@ def test_a_batch_of_corrupt_images_is_empty(folder):
 
 
 def test_rows_without_a_path_are_named_by_number():
-    import datasets
-
     rows = datasets.Dataset.from_dict({"image": [b"bad"] * 2, "label": [0, 1]})
     rows = rows.cast_column("image", datasets.Image(decode=False))
-    data = ImageData("rows", rows, rows, ("a", "b"), "image", "label")
+    data = OpenedData("rows", {"train": rows, "test": rows}, ("image",), "label", ("a", "b"))
     assert collate([ImageDataset(data, AUGMENT, train=False)[1]])["corrupt"] == ["row 1"]
 
 
@@ -173,9 +170,14 @@ def test_streams_are_shuffled_anew_each_epoch(folder):
     assert sorted(first[1].tolist()) == sorted(second[1].tolist())
 
 
-def test_streams_check_labels(folder):
-    data = replace(load_images(str(folder), streaming=True), classes=("cat",))
-    with pytest.raises(CrateError, match="label 1 in column 'label' is outside the 1 classes"):
+def test_streams_check_labels(tmp_path):
+    """A table that says that its labels have names, and has a label without one."""
+    rows = datasets.Dataset.from_dict({"image": [encoded(picture(0))] * 3, "label": [0, 1, 7]})
+    named = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
+    images = rows.cast_column("image", datasets.Image()).data.table
+    parquet.write_table(images.replace_schema_metadata(named.arrow_schema.metadata), tmp_path / "a.parquet")
+    data = load_images(str(tmp_path / "a.parquet"), streaming=True, test_share=1)
+    with pytest.raises(CrateError, match="label 7 in column 'label', which is outside its 2 classes"):
         list(ImageStream(data, AUGMENT, train=False))
 
 
@@ -330,7 +332,6 @@ def test_links_to_folders_of_the_dataset_add_no_images(folder, place, target):
 
 def test_a_hub_that_cannot_be_reached_is_asked_once(monkeypatch):
     """`datasets` would ask six times, which takes 25 seconds and prints a line each time."""
-    import datasets
     from huggingface_hub import HfApi
 
     asked = []

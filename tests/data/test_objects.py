@@ -78,29 +78,34 @@ IMAGE = {"id": 10, "file_name": "0.png", "width": 13, "height": 11}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"images": "none"}, "has no list of images"),
-        ({"annotations": None}, "has no list of annotations"),
-        ({"images": []}, "lists no images"),
-        ({"images": [{"id": 10, "file_name": "0.png"}]}, "an entry has no 'width'"),
+        ({"images": "none"}, "images is 'none'; it must be a valid array"),
+        ({"annotations": None}, "annotations is None; it must be a valid array"),
+        ({"images": []}, r"images is \[\]; list should have at least 1 item"),
+        ({"images": [{"id": 10, "file_name": "0.png"}]}, r"images\.0\.width .* field required"),
         ({"images": [{**IMAGE, "file_name": "9.png"}]}, r"its first image 9\.png is in none of .*images"),
         (
             {"images": [IMAGE, {**IMAGE, "id": 11, "file_name": "9.png"}]},
             r"1 of its 2 images .* the first is 9\.png",
         ),
         ({"annotations": [{"image_id": 99, "bbox": [0, 0, 1, 1]}]}, "for image 99, which is not listed"),
-        (
-            {"annotations": [{"image_id": 10, "bbox": [0, 0, 1]}]},
-            r"a box of image 10 must .* \(got \[0, 0, 1\]\)",
-        ),
+        ({"annotations": [{"image_id": 10, "bbox": [0, 0, 1]}]}, r"annotations\.0\.bbox\.3 .* field required"),
         (
             {"annotations": [{"image_id": 10, "bbox": [0, 0, 1, -1]}]},
-            r"x, y, width, height \(got \[0, 0, 1, -1\]\)",
+            r"bbox\.3 is -1; it must be greater than or equal",
         ),
-        ({"annotations": [{"bbox": [0, 0, 1, 1]}]}, "an entry has no 'image_id'"),
-        ({"annotations": [{"image_id": 10, "bbox": [0, 0, "1", None]}]}, "a box of image 10 must be"),
-        ({"images": [{**IMAGE, "width": "wide"}]}, r"must be positive integers \(got 10, 'wide', 11\)"),
-        ({"annotations": [{"image_id": "x", "bbox": [0, 0, 1, 1]}]}, "for image x, which is not listed"),
-        ({"annotations": [{"image_id": 10, "bbox": [0, 0, 1, 1], "segmentation": [[1, 2]]}]}, "an outline of image 10"),
+        ({"annotations": [{"bbox": [0, 0, 1, 1]}]}, r"annotations\.0\.image_id .* field required"),
+        ({"annotations": [{"image_id": 10, "bbox": [0, 0, "1", None]}]}, r"bbox\.2 is '1'; it must be a valid number"),
+        ({"images": [{**IMAGE, "width": "wide"}]}, r"images\.0\.width is 'wide'; it must be a valid integer"),
+        ({"annotations": [{"image_id": "x", "bbox": [0, 0, 1, 1]}]}, "image_id is 'x'; it must be a valid integer"),
+        ({"annotations": [{"image_id": 10, "bbox": [0, 0, 1, 1], "segmentation": [[1, 2]]}]}, "at least 6 items"),
+        (
+            {
+                "annotations": [
+                    {"image_id": 10, "bbox": [0, 0, 1, 1], "segmentation": {"size": [11, 13], "counts": "z"}}
+                ]
+            },
+            "run lengths of a mask of image 10 do not add up",
+        ),
         (
             {"annotations": [{"image_id": 10, "bbox": [0, 0, 1, 1], "segmentation": {"size": [13, 11], "counts": ""}}]},
             r"a mask of image 10 has height and width \[13, 11\], but the image \[11, 13\]",

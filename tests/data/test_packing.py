@@ -12,19 +12,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from codingrate.data import (
-    Blocks,
-    RandomBlocks,
-    TextDocuments,
-    load_text,
-    load_tokenizer,
-    pack_text,
-    read_tokens,
-    token_cache,
-)
+from codingrate.data import Blocks, RandomBlocks, TextDocuments, load_text, load_tokenizer, pack_text
 from codingrate.data import tokens as tokens_module
-from codingrate.data.text import PIECE
-from codingrate.data.tokens import Encoder
+from codingrate.data.documents import PIECE
+from codingrate.data.tokens import Encoder, read_tokens, token_cache
 from codingrate.errors import CrateError
 
 TEXTS = [

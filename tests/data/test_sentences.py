@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from codingrate.data import GLUE, SentenceDataset, load_sentences, load_tokenizer, sentence_collator
+from codingrate.data import GLUE, load_sentences, load_tokenizer
+from codingrate.data.sentences import SentenceDataset, sentence_collator
 from codingrate.errors import CrateError
 
 from .test_text import write_table
@@ -42,8 +43,8 @@ def test_task_from_a_folder(tmp_path, suffix):
     write_table(tmp_path / f"test{suffix}", {**PAIRS, "idx": [0, 1, 2], "label": [-1, -1, -1]})
     data = load_sentences("mrpc", path=tmp_path)
     assert (data.columns, data.classes) == (("sentence1", "sentence2"), ("not_equivalent", "equivalent"))
-    assert list(data.validation) == ["validation"]
-    assert (labels(data.train), labels(data.validation["validation"])) == ([0, 1, 1], [1, 1, 0])
+    assert data.held_out == ["validation"]
+    assert (labels(data.train), labels(data.validation)) == ([0, 1, 1], [1, 1, 0])
     assert data.train.column_names == ["sentence1", "sentence2", "label"]
 
 
@@ -53,7 +54,7 @@ def test_mnli_has_two_development_sets(tmp_path):
         write_table(tmp_path / f"{name}.parquet", {**columns, "label": values})
     write_table(tmp_path / "test_matched.parquet", {**columns, "label": [-1, -1]})
     data = load_sentences("mnli", path=tmp_path)
-    found = {split: labels(rows) for split, rows in data.validation.items()}
+    found = {split: labels(rows) for split, rows in data.splits.items() if split != "train"}
     assert found == {"validation_matched": [1, 1], "validation_mismatched": [2, 0]}
     assert tuple(found) == GLUE["mnli"].validation
 
@@ -64,10 +65,10 @@ def test_named_labels_go_by_their_names(tmp_path):
     rows = datasets.Dataset.from_dict({"sentence": ["a", "b"], "label": [0, 1]}).cast_column("label", feature)
     write_table(tmp_path / "dev.jsonl", {"sentence": ["c"], "label": ["negative"]})
     data = load_sentences("sst2", path=tmp_path)
-    assert (labels(data.train), labels(data.validation["validation"])) == ([1, 0], [0])
+    assert (labels(data.train), labels(data.validation)) == ([1, 0], [0])
     rows.to_parquet(str(tmp_path / "turned.parquet"))
     data = load_sentences("sst2", path=tmp_path / "turned.parquet", validation_share=1)
-    assert (data.classes, labels(data.validation["validation"])) == (("negative", "positive"), [1, 0])
+    assert (data.classes, labels(data.validation)) == (("negative", "positive"), [1, 0])
     assert len(data.train) == 0
 
 
@@ -77,7 +78,7 @@ def test_regression(tmp_path):
     data = load_sentences("stsb", path=tmp_path)
     assert data.classes is None
     assert labels(data.train) == [0.0, 5.0, 2.0]
-    assert labels(data.validation["validation"]) == [1.5, 3.0, 4.75]
+    assert labels(data.validation) == [1.5, 3.0, 4.75]
     assert all(isinstance(label, float) for label in labels(data.train))
 
 
@@ -86,14 +87,14 @@ def test_any_file_with_text_and_labels(tmp_path):
     file = write_table(tmp_path / "a.csv", {"review": texts, "stars": [3, 9] * 20, "label": ["good", "bad"] * 20})
     data = load_sentences(str(file))
     assert (data.columns, data.label_column, data.classes) == (("review",), "label", ("bad", "good"))
-    assert (len(data.train), sorted(labels(data.validation["validation"]))) == (36, [0, 0, 1, 1])
+    assert (len(data.train), sorted(labels(data.validation))) == (36, [0, 0, 1, 1])
     again = load_sentences(str(file), split_seed=1)
-    assert list(again.validation["validation"]["review"]) != list(data.validation["validation"]["review"])
+    assert list(again.validation["review"]) != list(data.validation["review"])
     stars = load_sentences(str(file), label_column="stars")
     assert (stars.classes, set(labels(stars.train, "stars"))) == (("3", "9"), {0, 1})
     numbers = load_sentences(str(file), label_column="stars", regression=True)
     assert (numbers.classes, set(labels(numbers.train, "stars"))) == (None, {3.0, 9.0})
-    assert len(numbers.validation["validation"]) == 4
+    assert len(numbers.validation) == 4
 
 
 def test_guessed_columns(tmp_path):
@@ -110,7 +111,7 @@ def test_splits_of_other_sets(tmp_path):
     for split in ("train", "test"):
         write_table(tmp_path / "set" / f"{split}.jsonl", {"text": ["a", "b"], "label": [0, 1]})
     data = load_sentences(str(tmp_path / "set"))
-    assert list(data.validation) == ["test"]
+    assert data.held_out == ["test"]
     rows = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": ["x", "y", "x"]})
     datasets.DatasetDict(train=rows, validation=rows).save_to_disk(str(tmp_path / "saved"))
     assert load_sentences(str(tmp_path / "saved")).classes == ("x", "y")
@@ -127,7 +128,7 @@ def test_tasks_are_asked_of_the_hub(monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", hub)
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **kwargs: None)
-    assert len(load_sentences("rte").validation["validation"]) == 3
+    assert len(load_sentences("rte").validation) == 3
     assert asked == [("nyu-mll/glue", "rte", False)]
 
 
@@ -154,8 +155,8 @@ def test_numbers_that_are_none(tmp_path, values, message, split):
     [
         ([0, 1, -1], "has label -1 in column 'label', which means unlabeled (as in GLUE's test files)"),
         ([0, 1, 2], "has label 2 in column 'label', which is outside its 2 classes"),
-        ([0, 1, None], "1 rows without a label"),
-        ([0.0, 1.0, 0.5], "labels of type double"),
+        ([0, 1, None], "has rows without a label in column 'label'"),
+        ([0.0, 1.0, 0.5], "of type float; use integers or strings"),
         (["equivalent", "same", "equivalent"], "has label 'same' in column 'label'"),
     ],
 )

@@ -9,7 +9,7 @@ import datasets
 import pytest
 
 from codingrate.data import load_text, open_splits, text_names
-from codingrate.data.text import PIECE, held_indices
+from codingrate.data.documents import PIECE, held_indices
 from codingrate.errors import CrateError
 
 PROSE = "The rate of a set of tokens is small when they lie in few directions. "
@@ -68,7 +68,7 @@ def test_a_file_is_one_document_and_its_end_is_held_out(tmp_path):
     assert train + validation == text
     assert train.endswith("\n")
     assert 0.05 <= len(validation) / len(text) < 0.055
-    assert data.text_column is None
+    assert data.column == ""
 
 
 @pytest.mark.parametrize("text", ["x" * 999 + "y", "é" * 1000, "漢字" * 500])
@@ -180,7 +180,7 @@ def test_tables(tmp_path, suffix, streaming):
     texts = [f"null and NA, {number}" for number in range(40)]
     file = write_table(tmp_path / f"rows{suffix}", {"id": list(range(40)), "title": ["t"] * 40, "text": texts})
     data = load_text(str(file), streaming=streaming)
-    assert (data.text_column, data.streaming) == ("text", streaming)
+    assert (data.column, data.streaming) == ("text", streaming)
     assert sorted([*data.train, *data.validation]) == sorted(texts)
     assert len(list(data.validation)) == 2
     titles = load_text(str(file), text_column="title", streaming=streaming, validation_share=1)
@@ -194,14 +194,14 @@ def test_tables_with_splits_and_a_single_text_column(tmp_path):
     write_table(tmp_path / "set" / "validation.jsonl", {"story": ["c", None], "year": [3, 4]})
     write(tmp_path / "set" / "README.md", "about")
     data = load_text(str(tmp_path / "set"))
-    assert (data.text_column, list(data.train), list(data.validation)) == ("story", ["a", "b"], ["c"])
+    assert (data.column, list(data.train), list(data.validation)) == ("story", ["a", "b"], ["c"])
 
 
 def test_saved_datasets(tmp_path):
     rows = datasets.Dataset.from_dict({"content": ["a", "b"]})
     datasets.DatasetDict(train=rows, validation=rows.select([0])).save_to_disk(str(tmp_path / "saved"))
     data = load_text(str(tmp_path / "saved"))
-    assert (list(data.train), list(data.validation), data.text_column) == (["a", "b"], ["a"], "content")
+    assert (list(data.train), list(data.validation), data.column) == (["a", "b"], ["a"], "content")
     assert data.train.key() == load_text(str(tmp_path / "saved")).train.key() is not None
 
 

@@ -9,7 +9,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from codingrate import CrateConfig
-from codingrate.data import TextDocuments, check_tokenizer, id_count, load_text, load_tokenizer
+from codingrate.data import TextDocuments, load_text, load_tokenizer
+from codingrate.data.tokens import check_tokenizer, id_count
 from codingrate.errors import CrateError
 
 TEXTS = [

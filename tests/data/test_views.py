@@ -12,16 +12,15 @@ from codingrate.data import (
     Augment,
     BatchAugment,
     CorruptImages,
-    ImageDataset,
-    ImageStream,
     ViewAugment,
     Views,
     collate,
     decode_image,
     load_images,
     torch_dataset,
-    view_augments,
 )
+from codingrate.data.augment import view_augments
+from codingrate.data.image_batches import ImageDataset, ImageStream
 from codingrate.data.transforms import crop_for_training
 from codingrate.errors import CrateError
 
@@ -139,7 +138,7 @@ def test_unreadable_images_are_skipped_and_named(tmp_path):
     for file in sorted(folder.glob("cat/*.png"))[1:]:
         file.write_bytes(b"broken")
     data = load_images(str(folder), test_share=1)
-    data = replace(data, train=data.test)
+    data = data.with_splits(train=data.test)
     found, corrupt = batches(torch_dataset(data, AUGMENT, train=True, views=VIEWS), size=3), CorruptImages(1.0)
     for batch in found:
         corrupt.add(batch)

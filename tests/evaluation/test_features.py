@@ -57,7 +57,7 @@ def test_of_an_autoencoder_and_of_pixels(digits):
     pixels, _ = pixels_and_labels(digits, GRAY)
     with torch.no_grad():
         wanted = model.features(pixels[:13]).numpy()
-    some = dataclasses.replace(digits, test=digits.test.select(range(13)))
+    some = digits.with_splits(test=digits.test.select(range(13)))
     np.testing.assert_allclose(extract_features(model, some, GRAY, split="test").values, wanted, rtol=1e-5, atol=1e-6)
     assert np.array_equal(pixel_features(some, GRAY, split="test").values, pixels[:13].flatten(1).numpy())
 
@@ -98,7 +98,7 @@ def test_the_same_is_read_back_whatever_the_batch(digits, tmp_path):
 def test_what_differs_is_computed_again(digits, tmp_path):
     model = Map()
     made(model, digits, cache=tmp_path)
-    less = dataclasses.replace(digits, test=digits.test.select(range(350)))
+    less = digits.with_splits(test=digits.test.select(range(350)))
     assert made(model, less, cache=tmp_path)[1] == 350
     assert made(model, digits, dataclasses.replace(GRAY, mean=(0.4,)), cache=tmp_path)[1] == 359
     assert made(model, digits, cache=tmp_path, limit=50)[1] == 50
@@ -200,7 +200,7 @@ def test_what_cannot_be_extracted_is_refused(digits, tmp_path):
     nn.init.constant_(diverged.map.bias, torch.nan)
     square.features = lambda pixels: pixels
     (tmp_path / "file").touch()
-    nothing = dataclasses.replace(stream, test=stream.test.take(0))
+    nothing = stream.with_splits(test=stream.test.take(0))
     for words, model, data, options in (
         ("Linear", nn.Linear(3, 2), digits, {}),
         ("num_channels=1", tiny(), digits, {"augment": dataclasses.replace(GRAY, channels=3)}),

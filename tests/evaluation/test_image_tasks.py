@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss, top_k_accuracy_score
 
 from codingrate.data import Augment, load_images
-from codingrate.data.columns import map_classes
+from codingrate.data.columns import map_labels
 from codingrate.models import CrateConfig, CrateForMaskedAutoencoding
 from codingrate.tasks import reports
 from codingrate.tasks.autoencoding import own_masks
@@ -71,14 +71,13 @@ def test_the_classes_of_data_are_matched_with_the_models_by_name(digits):
         kept = [int(label) for label in draw.permutation(10)[: draw.integers(1, 11)]]  # digits of this dataset
         own = [f"digit {label}" for label in kept]
         test = digits.test.filter(lambda row, kept=kept: row["label"] in kept)
-        data = dataclasses.replace(digits, test=test)
+        data = digits.with_splits(test=test)
         logits, labels = answers(model, data, GRAY)
-        relabeled = map_classes(test, "label", [kept.index(label) if label in kept else -1 for label in range(10)])
+        relabeled = map_labels(test, "label", [kept.index(n) if n in kept else -1 for n in range(10)].__getitem__)
         renamed = {name: f"{name} (mine)" for name in own[: number % 3]}
         data = dataclasses.replace(
             data,
-            train=relabeled.select([]),
-            test=relabeled,
+            splits={"train": relabeled.select([]), "test": relabeled},
             classes=(*(renamed.get(name, name) for name in own), "a class without images"),
         )
         if renamed:
@@ -97,7 +96,7 @@ def test_few_classes_have_no_top_five_and_ties_go_where_topk_puts_them(tmp_path,
     assert report.top5 is None
     assert report.confusion[:, flat.topk(3).indices[0, 0]].tolist() == [3, 4, 2]
     assert report.loss == pytest.approx(np.log(3))
-    some = dataclasses.replace(digits, test=digits.test.filter(lambda row: row["label"] != 4))
+    some = digits.with_splits(test=digits.test.filter(lambda row: row["label"] != 4))
     row = evaluate(Linear(digits.classes), some).per_class[4]
     assert row == {"class": "4", "images": 0, "accuracy": None}, "without images there is no accuracy"
 
@@ -159,7 +158,7 @@ def test_models_and_splits_that_do_not_fit_are_refused(digits):
         ("finite", Fixed(torch.full((359, 10), torch.nan)), digits, GRAY, {}),
         ("tset", model, digits, GRAY, {"split": "tset"}),
         ("train", model, load_images("digits", test_share=1), GRAY, {"split": "train"}),
-        ("test", model, dataclasses.replace(stream, test=stream.test.take(0)), GRAY, {}),
+        ("test", model, stream.with_splits(test=stream.test.take(0)), GRAY, {}),
     ):
         refused(words, evaluate, one, data, augment, **options)
     assert evaluate(tiny(), digits, dataclasses.replace(GRAY, image_size=12), limit=5).images == 5, "another size fits"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from codingrate._attention_mass import mass_masks
-from codingrate.data import CocoData, CocoImage, CocoObject
+from codingrate.data.objects import CocoData, CocoImage, CocoObject
 from codingrate.evaluation import Detection, coco_precision, voc_overlap
 from codingrate.evaluation.objects import class_overlaps
 from tests.refusals import refused

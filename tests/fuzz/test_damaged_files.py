@@ -113,7 +113,7 @@ def read_rows(folder):
     for read in (load_sentences, load_text):
         outcome(read, str(path))
     data = load_sentences(str(path), validation_share=1)
-    assert all(0 <= label < len(data.classes) for label in data.validation["validation"]["label"])
+    assert all(0 <= label < len(data.classes) for label in data.validation["label"])
     for part in (load_text(str(path), validation_share=1), load_text(str(path), validation_share=1, streaming=True)):
         text = "".join(part.validation)
         assert len(text.encode()) >= len(tokenizer(text)["input_ids"]) - 1

@@ -7,16 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from codingrate.data import (
-    Blocks,
-    TextDocuments,
-    load_images,
-    load_sentences,
-    load_text,
-    load_tokenizer,
-    pack_text,
-    read_tokens,
-)
+from codingrate.data import Blocks, TextDocuments, load_images, load_sentences, load_text, load_tokenizer, pack_text
+from codingrate.data.tokens import read_tokens
 
 from .outcomes import SEEDS, counts, fuzz, mutated, outcome, unchanged
 from .test_damaged_files import read_rows

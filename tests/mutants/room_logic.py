@@ -192,7 +192,7 @@ MUTANTS = [
         {"max(round(share * len(rows)), 1), len(rows) - 1)": "max(round(share * len(rows)), 1), len(rows))"},
     ),
     *mutants(
-        "data/text.py",
+        "data/documents.py",
         "tests/data/test_text.py",
         {"Span(self.path, low + cut, None)": "Span(self.path, low, None)"},
     ),
@@ -209,7 +209,7 @@ MUTANTS = [
     *mutants(
         "tasks/sentences.py",
         "tests/tasks/test_sentences.py",
-        {" sentences.split(name),\n": " sentences.split(next(iter(sentences.validation))),\n"},
+        {" sentences.split(name),\n": " sentences.split(sentences.held_out[0]),\n"},
     ),
     *mutants(
         "tasks/autoencoding.py",

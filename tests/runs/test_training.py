@@ -12,7 +12,7 @@ import torch
 import yaml
 from transformers import AutoModelForImageClassification, TrainerCallback
 
-from codingrate.data import ImageDataset
+from codingrate.data.image_batches import ImageDataset
 from codingrate.errors import CrateError
 from codingrate.inspection import across_training, layerwise
 from codingrate.operators import ATTENTION, SPARSIFIERS

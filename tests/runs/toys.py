@@ -185,7 +185,7 @@ def command(folder: Path, recipe: Path, *more: str) -> list[str]:
 def digit_pictures(count: int) -> list[Image]:
     """Return the first test digits as PIL images."""
     data = toy_task().data
-    return [decode_image(row[data.image_column], 1) for row in islice(data.test, count)]
+    return [decode_image(row[data.column], 1) for row in islice(data.test, count)]
 
 
 def digits_images(
@@ -194,7 +194,7 @@ def digits_images(
     """Return the first test digits in [−1, 1], and their labels, without the package's transforms."""
     data = toy_task(changes).data
     rows = list(islice(data.test, count))
-    images = [np.asarray(decode_image(row[data.image_column], 1)) for row in rows]
+    images = [np.asarray(decode_image(row[data.column], 1)) for row in rows]
     labels = torch.tensor([row[data.label_column] for row in rows])
     return torch.tensor(np.stack(images))[:, None].float().div(255).sub(0.5).div(0.5), labels
 
@@ -223,7 +223,7 @@ def few_digits(folder: Path, count: int = 77) -> dict[str, Any]:
     data = toy_task().data
     folder.mkdir(parents=True)
     for name, rows, size in (("train", data.train, count), ("test", data.test, 23)):
-        images = [np.asarray(decode_image(row[data.image_column], 1)).tolist() for row in rows.select(range(size))]
+        images = [np.asarray(decode_image(row[data.column], 1)).tolist() for row in rows.select(range(size))]
         table = {"image": images, "label": rows.select(range(size))[data.label_column]}
         datasets.Dataset.from_dict(table).to_parquet(folder / f"{name}.parquet")
     return {"data.name": str(folder), "schedule.batch_size": 20}

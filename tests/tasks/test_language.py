@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from codingrate.data import load_text, read_tokens
+from codingrate.data import load_text
+from codingrate.data.tokens import read_tokens
 from tests.refusals import refused
 from tests.runs.texts import CONFIG, text_task, train_text
 from tests.runs.toys import assert_same, lines, measured, saved

@@ -98,7 +98,7 @@ def test_numbers_are_predicted_by_squared_error(tmp_path):
     assert (run.model().config.num_labels, set(run.metrics)) == (1, {"spearman", "pearson", "loss"})
     losses = [line["loss"] for line in lines(tmp_path / "run", "training")]
     assert losses[-1] < losses[0]
-    rows = run.task.data.sentences.validation["validation"]
+    rows = run.task.data.sentences.validation
     answers = run.predict([(row["sentence1"], row["sentence2"]) for row in rows])
     mean = np.square(np.array(answers) - np.array(rows["label"])).mean()
     assert run.metrics["loss"] == pytest.approx(mean, rel=1e-4)
@@ -110,7 +110,7 @@ def test_two_validation_splits_are_measured_apart(tmp_path):
     rows = [("good", "good", 0), ("bad", "good", 2), ("nice", "ugly", 2)]
     write_csv(folder / "validation_mismatched.csv", ["premise", "hypothesis", "label"], rows)
     task = text_task(TASK, {"data.name": "mnli", "data.path": str(folder), "text.max_length": 48})
-    assert list(task.data.sentences.validation) == ["validation_matched", "validation_mismatched"]
+    assert task.data.sentences.held_out == ["validation_matched", "validation_mismatched"]
     assert len(task.datasets()[1]) == 31
     report = task.evaluate(task.build_model())
     assert {name: scores["rows"] for name, scores in report.splits.items()} == {

@@ -136,8 +136,9 @@ class Views:
 def view_augments(augment: Augment, views: Views) -> tuple[Augment, Augment, Augment]:
     """Return `augment` with the settings of the first global view, the second, and a local one."""
     if views.local_count and views.local_size > augment.image_size:
-        sizes = f"{views.local_size} is larger than augment.image_size {augment.image_size}"
-        raise CrateError(f"views.local_size {sizes}; lower it")
+        raise CrateError(
+            f"views.local_size {views.local_size} is larger than augment.image_size {augment.image_size}; lower it"
+        )
 
     def view(number: int, size: int, scale: tuple[float, float]) -> Augment:
         own: dict[str, Any] = {"blur": views.blur[number], "solarize": views.solarize[number]}

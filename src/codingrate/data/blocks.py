@@ -35,8 +35,10 @@ class Blocks(Dataset[dict[str, Tensor]]):
         if block < 2:
             raise CrateError(f"`block` must be at least 2, a token and the next one (got {block})")
         if len(tokens) < block + self.spare:
-            problem = f"has {len(tokens)} tokens, too few for a block of {block}"
-            raise CrateError(f"{tokens.path} {problem}; use a shorter block or more text")
+            raise CrateError(
+                f"{tokens.path} has {len(tokens)} tokens, "
+                f"too few for a block of {block}; use a shorter block or more text"
+            )
         self.tokens, self.block = tokens, block
         self._ids: NDArray[Any] | None = None
 

@@ -86,15 +86,13 @@ def match_classes(
     targets = {number: renamed.get(classes[number], classes[number]) for number in shown}
     numbers = {number for number in shown if targets[number].isdecimal() and int(targets[number]) < len(model)}
     unknown = [number for number, target in targets.items() if target not in index]
-    matched = [-1] * len(classes)
-    if all(number in numbers and classes[number] in renamed for number in unknown):  # none, or indices in `labels`
+    bare = not renamed and 0 < len(numbers) == len(unknown) == len(targets)
+    if bare:
+        _note(f"the labels of {data} are numbers without names; they are taken as the model's class indices")
+    if bare or all(number in numbers and classes[number] in renamed for number in unknown):  # or indices in `labels`
+        matched = [-1] * len(classes)
         for number, target in targets.items():
             matched[number] = index[target] if target in index else int(target)
-        return matched
-    if not renamed and len(numbers) == len(unknown) == len(targets):
-        _note(f"the labels of {data} are numbers without names; they are taken as the model's class indices")
-        for number, target in targets.items():
-            matched[number] = int(target)
         return matched
     if not renamed and len(classes) == len(model) and all(re.fullmatch(r"LABEL_\d+", name) for name in model):
         _note(f"the model has no class names; its {len(model)} outputs are taken as the classes of {data} in order")

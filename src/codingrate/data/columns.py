@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -78,8 +79,10 @@ def find_sentence_columns(
     if chosen is None:
         if not strings:
             raise CrateError(f"{source} has no column with text; its columns are {', '.join(columns)}")
-        advice = f"set text.columns to one or two of: {', '.join(free or strings)}"
-        raise CrateError(f"cannot tell which columns of {source} have the text; {advice}")
+        raise CrateError(
+            f"cannot tell which columns of {source} have the text; "
+            f"set text.columns to one or two of: {', '.join(free or strings)}"
+        )
     return tuple(_check_text(source, "text.columns", name, columns, strings) for name in chosen)
 
 
@@ -151,77 +154,82 @@ def _arrow(dataset: Any, column: str) -> Any:
     return values
 
 
-def _label_values(source: str, dataset: Any, column: str) -> NDArray[Any]:
-    """Return a label column as an array of integers or strings."""
-    if len(dataset) == 0:
-        raise CrateError(f"{source} has no rows")
-    values = _arrow(dataset, column)
-    if values.null_count:
-        raise CrateError(f"{source} has {values.null_count} rows without a label in column {column!r}")
-    array = values.to_numpy()
-    if array.dtype.kind in "biu":
-        array = array.astype(np.int64)
-        if (array == -1).any():
-            problem = "which means unlabeled (as in GLUE's test files); use rows with labels"
-            raise CrateError(f"{source} has label -1 in column {column!r}, {problem}")
-        return array
-    if isinstance(array[0], str):
-        return array.astype(np.str_)
-    raise CrateError(f"{source} has labels of type {values.type} in column {column!r}; use integers or strings")
+def _check_label(source: str, column: str, label: Any) -> None:
+    """Refuse a label that cannot stand for a class."""
+    value = f"{source} has label {label!r:.40} in column {column!r}"
+    if label is None:
+        raise CrateError(f"{source} has rows without a label in column {column!r}")
+    if not isinstance(label, (int, str)):
+        raise CrateError(f"{value}, of type {type(label).__name__}; use integers or strings")
+    if label == -1:
+        raise CrateError(f"{value}, which means unlabeled (as in GLUE's test files); use rows with labels")
+    if isinstance(label, int) and label < 0:
+        raise CrateError(f"{value}; labels must not be negative")
 
 
-def _distinct_labels(source: str, dataset: Any, column: str, streaming: bool) -> list[Any]:
-    """Return the distinct labels of a dataset or stream in order."""
+def _distinct_labels(source: str, dataset: Any, column: str, streaming: bool) -> set[int | str]:
+    """Return the distinct labels of a dataset or stream."""
     if streaming:
-        labels = set()
-        for row in read_rows(source, dataset.select_columns([column])):
-            if row[column] is None:
-                raise CrateError(f"{source} has rows without a label in column {column!r}")
-            if not isinstance(row[column], (int, str)):
-                problem = f"label {row[column]!r:.40} in column {column!r}"
-                raise CrateError(f"{source} has {problem}; use integers or strings")
-            labels.add(row[column])
-        distinct = sorted(labels, key=lambda label: (isinstance(label, str), label))
+        values: Any = (row[column] for row in read_rows(source, dataset.select_columns([column])))
     else:
-        distinct = np.unique(_label_values(source, dataset, column)).tolist()
-    if distinct and not isinstance(distinct[0], str) and distinct[0] < 0:
-        raise CrateError(f"{source} has label {distinct[0]}; labels must not be negative")
-    return distinct
+        values = _arrow(dataset, column).unique().to_pylist()
+    labels = set()
+    for label in values:
+        _check_label(source, column, label)
+        labels.add(int(label) if isinstance(label, bool) else label)
+    return labels
 
 
-def _class_index(label: Any, source: str, column: str, index: Mapping[Any, int], problem: str) -> int:
-    """Return the class index of a label; `problem` says what is wrong with a label that is not in the `index`."""
-    if label not in index:
-        raise CrateError(f"{source} has label {label!r} in column {column!r}, which {problem}")
-    return index[label]
+@dataclass(frozen=True)
+class LabelEncoder:
+    """Map a label, or the name that a label stands for, to its class index; other labels are errors."""
+
+    source: str
+    column: str
+    index: Mapping[Any, int]
+    """Class index of every label or name."""
+    names: Sequence[str] | None
+    """Names that the labels stand for, if the column carries them."""
+    problem: str
+    """What is wrong with a label that has no class."""
+
+    def __call__(self, label: Any) -> int:
+        _check_label(self.source, self.column, label)
+        if self.names is not None and label < len(self.names):
+            if self.names[label] not in self.index:
+                classes = list_names([str(known) for known in self.index if isinstance(known, str)])
+                raise CrateError(
+                    f"{self.source} has class {self.names[label]!r}, but the training classes are {classes}"
+                )
+            return self.index[self.names[label]]
+        if self.names is not None or label not in self.index:
+            problem = self.problem if self.names is None else f"is outside its {len(self.names)} classes"
+            raise CrateError(f"{self.source} has label {label!r} in column {self.column!r}, which {problem}")
+        return self.index[label]
 
 
-def _check_names(source: str, names: Sequence[str], classes: Sequence[str]) -> None:
-    """Refuse the name of a class that is not to be learned."""
-    for name in names:
-        if name not in classes:
-            raise CrateError(f"{source} has class {name!r}, but the training classes are {list_names(classes)}")
+def _map_row(row: Mapping[str, Any], column: str, encode: Callable[[Any], int]) -> dict[str, int]:
+    return {column: encode(row[column])}
 
 
-def _encode_row(
-    row: Mapping[str, Any], column: str, names: tuple[str, ...] | None, encode: Callable[[Any], int]
-) -> dict[str, int]:
-    return {column: encode(row[column] if names is None else names[row[column]])}
-
-
-def map_classes(dataset: Any, column: str, indices: Sequence[int], streaming: bool = False) -> Any:
-    """Return a dataset with other class indices: label i becomes `indices[i]`."""
+def map_labels(dataset: Any, column: str, encode: Callable[[Any], int], classes: Sequence[str] | None = None) -> Any:
+    """Return a dataset or stream with encoded labels; of a table, every distinct label is encoded once."""
     import datasets
+    from pyarrow import compute
 
-    integer = datasets.Value("int64")
-    if streaming:
-        features = dataset.features and datasets.Features({**dataset.features, column: integer})
-        encode_row = partial(_encode_row, column=column, names=None, encode=indices.__getitem__)
-        return dataset.map(encode_row, features=features)
+    feature = datasets.Value("int64") if classes is None else datasets.ClassLabel(names=[*classes])
+    if isinstance(dataset, datasets.IterableDataset):
+        features = dataset.features and datasets.Features({**dataset.features, column: datasets.Value("int64")})
+        return dataset.map(partial(_map_row, column=column, encode=encode), features=features)
     if len(dataset) == 0:  # columns cannot be added to no rows
         return dataset
-    labels = np.asarray(indices, np.int64)[label_indices(dataset, column)]
-    return dataset.remove_columns([column]).add_column(column, labels, feature=integer)
+    values = _arrow(dataset, column)
+    distinct = values.unique()
+    encoded = [encode(label) for label in distinct.to_pylist()]
+    if dataset.features[column] == feature and encoded == distinct.to_pylist():
+        return dataset
+    labels = np.array(encoded, np.int64)[compute.index_in(values, value_set=distinct).to_numpy()]
+    return dataset.remove_columns([column]).add_column(column, labels, feature=feature)
 
 
 def encode_classes(
@@ -237,43 +245,31 @@ def encode_classes(
     Without known `classes` they are the distinct labels of the training split. If the `whole` dataset is for
     evaluation, they are those of all splits, and one class is enough. Streams are encoded as they are read.
     """
-    import datasets
-
+    sources = {split: f"the {split} split of {name}" for split in splits}
+    for split, part in splits.items():
+        if not streaming and len(part) == 0:
+            raise CrateError(f"{sources[split]} has no rows")
     if classes is None:
-        occurring: set[Any] = set()
-        for split, part in splits.items() if whole else [("train", splits["train"])]:
-            source = name if streaming else f"the {split} split of {name}"
-            occurring.update(label_names(part, column) or _distinct_labels(source, part, column, streaming))
+        occurring: set[int | str] = set()
+        for split in splits if whole else ["train"]:
+            part = splits[split]
+            occurring.update(label_names(part, column) or _distinct_labels(sources[split], part, column, streaming))
         found = sorted(occurring, key=lambda label: (isinstance(label, str), label))
         classes, problem = tuple(map(str, found)), "does not occur in training"
         index = {label: number for number, label in enumerate(found)}
     else:
         problem = f"is outside its {len(classes)} classes"
-        index = {label: number for number, label in enumerate(classes)} | {i: i for i in range(len(classes))}
+        index = {i: i for i in range(len(classes))} | {label: number for number, label in enumerate(classes)}
     if len(classes) < 2 and not whole:
         only = ", ".join(map(repr, classes))
         raise CrateError(f"{name} has one class only ({only}); classification needs two or more")
-    encode, encoded = partial(_class_index, column=column, index=index, problem=problem), {}
-    if streaming:
-        for split, stream in splits.items():
-            names = label_names(stream, column)
-            _check_names(f"the {split} split of {name}", names or (), classes)
-            encode_row = partial(_encode_row, column=column, names=names, encode=partial(encode, source=name))
-            encoded[split] = stream if names == classes else stream.map(encode_row)
-        return encoded, classes
-    for split, dataset in splits.items():
-        source, names = f"the {split} split of {name}", label_names(dataset, column)
-        distinct, inverse = np.unique(_label_values(source, dataset, column), return_inverse=True)
-        if names is not None and not 0 <= distinct[0] <= distinct[-1] < len(names):
-            problem = f"which is outside its {len(names)} classes"
-            raise CrateError(f"{source} has label {distinct[-1]} in column {column!r}, {problem}")
-        labels = distinct.tolist() if names is None else [names[value] for value in distinct]
-        _check_names(source, labels if names else (), classes)
-        indices = np.array([encode(label, source) for label in labels], np.int64)[inverse]
-        if names != classes:
-            feature = datasets.ClassLabel(names=list(classes))
-            dataset = dataset.remove_columns([column]).add_column(column, indices, feature=feature)
-        encoded[split] = dataset
+    encoded = {}
+    for split, part in splits.items():
+        names = label_names(part, column)
+        encode = LabelEncoder(sources[split], column, index, names, problem)
+        for label in range(len(names or ()) if streaming else 0):  # classes of other splits are refused at once
+            encode(label)
+        encoded[split] = map_labels(part, column, encode, classes)
     return encoded, classes
 
 
@@ -315,6 +311,14 @@ def column_array(dataset: Any, column: str) -> NDArray[Any]:
     """Return a column of numbers."""
     values: NDArray[Any] = _arrow(dataset, column).to_numpy()
     return values
+
+
+def image_paths(dataset: Any, column: str) -> list[str]:
+    """Return the path of each image of a dataset, "" for images without one, and do not read the images."""
+    flat = dataset.select_columns([column]).flatten()
+    if f"{column}.path" not in flat.column_names:
+        return [""] * len(dataset)
+    return [path or "" for path in flat[f"{column}.path"]]
 
 
 def label_indices(dataset: Any, column: str) -> Indices:

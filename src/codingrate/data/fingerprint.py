@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import CrateError
 from .classes import list_names
+from .columns import image_paths
 from .sources import read_rows
 
 Fingerprint = dict[str, Any]
@@ -23,11 +24,6 @@ BUDGET = 2**28
 """Bytes of a split that are hashed; a larger one is sampled evenly. It takes about half a second."""
 _LARGEST_FILE = 2**26  # bytes of one image that are read
 _ROWS = 64  # rows read at a time, and rows of a stream that are read at all
-
-
-def fingerprint(classes: Sequence[str] | None, splits: Mapping[str, Fingerprint]) -> Fingerprint:
-    """Return the fingerprint of data with these classes and splits."""
-    return {"classes": None if classes is None else list(classes), "splits": dict(splits)}
 
 
 def table_fingerprint(dataset: Any, columns: Sequence[str], labels: Any) -> Fingerprint:
@@ -43,8 +39,9 @@ def table_fingerprint(dataset: Any, columns: Sequence[str], labels: Any) -> Fing
     for part in _contents(dataset, columns, np.linspace(0, rows - 1, count).astype(np.int64).tolist()):
         content.update(len(part).to_bytes(8, "little") + part)
     if count < rows:
-        for size in _file_sizes(dataset, columns[0]):
-            content.update(size.to_bytes(8, "little"))
+        for path in image_paths(dataset, columns[0]):
+            if os.path.isfile(path):
+                content.update(os.path.getsize(path).to_bytes(8, "little"))
     return _split(rows, zlib.crc32(np.ascontiguousarray(labels).tobytes()), content.hexdigest(), count == rows)
 
 
@@ -130,10 +127,3 @@ def _content(value: Any) -> bytes:
     if isinstance(value, str):
         value = value.encode("utf-8", "surrogatepass")
     return value if isinstance(value, bytes) else repr(value).encode()
-
-
-def _file_sizes(dataset: Any, column: str) -> Iterator[int]:
-    flat = dataset.select_columns([column]).flatten()
-    for path in flat[f"{column}.path"] if f"{column}.path" in flat.column_names else ():
-        if path and os.path.isfile(path):
-            yield os.path.getsize(path)

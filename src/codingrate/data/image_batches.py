@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, TypedDict, TypeVar, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from .._distributed import SharedBatches, gather_in_turn, own_turns
 from ..errors import CrateError, check_positive
@@ -23,7 +21,8 @@ from .augment import Augment, Views, view_augments
 from .classes import balanced_indices
 from .columns import label_indices
 from .image_files import MODES, CorruptImages, UnreadableImageError, decode_image, image_key, stack_images
-from .images import ImageData
+from .opened import OpenedData
+from .rows import LabeledRows
 from .sources import first_line, read_rows
 from .transforms import BatchAugment, EpochGenerators, crop_for_evaluation, crop_for_training
 
@@ -66,7 +65,7 @@ class _CroppedImages(EpochGenerators):
 
     def __init__(
         self,
-        data: ImageData,
+        data: OpenedData,
         augment: Augment,
         *,
         train: bool,
@@ -84,7 +83,7 @@ class _CroppedImages(EpochGenerators):
             from datasets.distributed import split_dataset_by_node
 
             self.dataset = split_dataset_by_node(self.dataset, rank, world_size)
-        self.image_column, self.label_column, self.classes = data.image_column, data.label_column, len(data.classes)
+        self.image_column, self.label_column = data.column, data.label_column
         self.train, self.single = train, views is None or not train
         self.groups = [[augment]]
         if views is not None and train:
@@ -109,25 +108,13 @@ class _CroppedImages(EpochGenerators):
         return {"views": crops, "label": label, "corrupt": corrupt}
 
 
-class ImageDataset(_CroppedImages, Dataset[ImageExample]):
+class ImageDataset(_CroppedImages, LabeledRows[ImageExample]):
     """Random access to the crops of the training or test images.
 
     The crops of image i in epoch e depend on (seed, e, i) only. With `views`, training examples hold several crops.
     """
 
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The class index of each image."""
-        return label_indices(self.dataset, self.label_column)
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> ImageExample:
-        return self.__getitems__([index])[0]
-
     def __getitems__(self, indices: list[int]) -> list[ImageExample]:
-        """Return a batch of examples with a single look-up; the DataLoader calls this where it exists."""
         indices = [range(len(self.dataset))[index] for index in indices]
         (columns,) = read_rows("the images", map(self.dataset.__getitem__, [indices]))
         rows = zip(columns[self.image_column], columns[self.label_column], indices, strict=True)
@@ -147,13 +134,11 @@ class ImageStream(_CroppedImages, IterableDataset[ImageExample]):
 
     def __iter__(self) -> Iterator[ImageExample]:
         for index, row in enumerate(read_rows("the stream of images", self.dataset)):
-            image, label = row[self.image_column], row[self.label_column]
-            if label is None or not 0 <= label < self.classes:
-                raise CrateError(f"label {label} in column {self.label_column!r} is outside the {self.classes} classes")
-            yield self.example(image, int(label), image_key(image), f"row {index} of a stream")
+            image = row[self.image_column]
+            yield self.example(image, row[self.label_column], image_key(image), f"row {index} of a stream")
 
 
-def torch_dataset(data: ImageData, augment: Augment, *, train: bool, **options: Any) -> ImageDataset | ImageStream:
+def torch_dataset(data: OpenedData, augment: Augment, *, train: bool, **options: Any) -> ImageDataset | ImageStream:
     """Return the training or test split of `data`, cropped for training or evaluation, for a DataLoader with `collate`.
 
     The options are those of `ImageStream`: `seed`, `views` (training examples hold several crops each), `rank`,
@@ -175,7 +160,7 @@ class EvaluationBatches(SharedBatches[tuple[Tensor, Tensor]]):
     of a stream all.
     """
 
-    data: ImageData
+    data: OpenedData
     augment: Augment
     _: KW_ONLY
     split: str = "test"
@@ -222,7 +207,7 @@ class EvaluationBatches(SharedBatches[tuple[Tensor, Tensor]]):
 
         A batch is None if none of its images is readable.
         """
-        dataset = torch_dataset(replace(self.data, test=self.dataset), self.augment, train=False)
+        dataset = torch_dataset(self.data.with_splits(test=self.dataset), self.augment, train=False)
         device = torch.device(self.device)
         options: dict[str, Any] = {"num_workers": self.workers, "pin_memory": device.type == "cuda"}
         options["generator"] = torch.Generator()  # a loader would draw from the global one
@@ -255,8 +240,9 @@ class EvaluationBatches(SharedBatches[tuple[Tensor, Tensor]]):
             if self.progress is not None:
                 self.progress(len(readable))
         if not self.readable:
-            where = f"the {self.split} split of {self.data.name}"
-            raise CrateError(f"{where} has no images; use the other split or another `test_share`")
+            raise CrateError(
+                f"the {self.split} split of {self.data.name} has no images; use the other split or another `test_share`"
+            )
         self.corrupt = corrupt.finish()
         if self.unreadable is not None:
             self.unreadable.extend(self.corrupt)
@@ -287,8 +273,10 @@ def loader_errors() -> Iterator[None]:
     except (RuntimeError, ConnectionError, EOFError) as error:  # a worker may end while it sends a batch
         if isinstance(error, RuntimeError) and not re.search(r"DataLoader worker .*(killed|exited)", str(error)):
             raise
-        advice = "use fewer workers or a smaller batch size, in case memory ran out"
-        raise CrateError(f"a process that loads data has ended: {first_line(error)}; {advice}") from error
+        raise CrateError(
+            f"a process that loads data has ended: {first_line(error)}; "
+            "use fewer workers or a smaller batch size, in case memory ran out"
+        ) from error
 
 
 def _collate_with_flags(examples: Sequence[ImageExample]) -> tuple[dict[str, Any], list[bool]]:

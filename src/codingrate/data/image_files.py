@@ -160,8 +160,9 @@ def read_picture(
     except MemoryError as error:
         raise CrateError(f"{file}: does not fit in memory; scale it down first") from error
     except Exception as error:  # PIL's readers raise many types on damaged files
-        advice = "use a JPEG, PNG or another common format"
-        raise CrateError(f"{file}: is not an image that can be read; {advice}") from error
+        raise CrateError(
+            f"{file}: is not an image that can be read; use a JPEG, PNG or another common format"
+        ) from error
     if min(size) < 2:
         raise CrateError(f"{file}: is only {size[0]} × {size[1]} pixels; use a larger image")
     if largest is None or max(size) <= largest:
@@ -234,5 +235,7 @@ class CorruptImages:
     def _check(self) -> None:
         if self.bad and (self.bad == self.seen or self.bad > self.max_share * self.seen):
             count = f"all {self.bad}" if self.bad == self.seen else f"{self.bad} of {self.seen}"
-            problem = f"{count} images cannot be read, but only a share of {self.max_share:g} is allowed"
-            raise CrateError(f"{problem}; the first is {self.first}; remove them or raise data.max_corrupt")
+            raise CrateError(
+                f"{count} images cannot be read, but only a share of {self.max_share:g} is allowed; "
+                f"the first is {self.first}; remove them or raise data.max_corrupt"
+            )

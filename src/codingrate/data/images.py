@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,95 +12,17 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from .._files import is_hub_id
-from ..errors import CrateError, unknown_name
+from ..errors import CrateError
 from .catalog import BUILT_IN_IMAGES, IMAGES
-from .classes import ClassMap, match_classes
-from .columns import common_names, encode_classes, find_column, hold_out, label_indices, map_classes, select_undecoded
-from .fingerprint import Fingerprint, fingerprint, stream_fingerprint, table_fingerprint
+from .columns import common_names, encode_classes, find_column, hold_out, label_indices, select_undecoded
 from .image_files import image_key
-from .sources import (
-    Seed,
-    check_arguments,
-    check_share,
-    choose_splits,
-    image_dataset,
-    open_splits,
-    read_rows,
-)
+from .opened import OpenedData
+from .sources import Seed, check_arguments, check_share, choose_splits, image_dataset, open_splits, read_rows
 
 DIGITS_SEED, DIGITS_SHARE = 0, 0.2  # the built-in digits have one split, whatever the seed of the run
 PHOTOGRAPHS = ("temple", "flower")
 
 LeaveOut = Callable[[dict[str, Any], str, str], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class ImageData:
-    """Labeled images in a training and a test split."""
-
-    name: str
-    train: Any
-    """Training split: `datasets.Dataset`, or `IterableDataset` when streaming."""
-    test: Any
-    classes: tuple[str, ...]
-    """Class names; labels are indices into them."""
-    image_column: str
-    """Column with the images, as `{"bytes", "path"}` or nested lists of pixels."""
-    label_column: str
-    streaming: bool = False
-    """Whether the splits are streams, without length and random access."""
-    validation: Any = None
-    """Validation split, if there is one besides the test split."""
-
-    @property
-    def splits(self) -> dict[str, Any]:
-        """The splits by name."""
-        others = {} if self.validation is None else {"validation": self.validation}
-        return {"train": self.train, "test": self.test, **others}
-
-    @property
-    def total(self) -> int | None:
-        """Number of images in all splits; None for streams."""
-        return None if self.streaming else sum(map(len, self.splits.values()))
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """Plain values that change with the classes, the number of images, their order, labels or pixels.
-
-        Store it with a run and compare it with `describe_change` when the run is resumed. It holds for copies in
-        another folder too. Of large data and streams a sample is read; see `table_fingerprint`.
-        """
-        if self.streaming:
-            splits = {"train": stream_fingerprint(self.train, (self.image_column, self.label_column))}
-        else:
-            splits = {
-                name: table_fingerprint(part, [self.image_column], label_indices(part, self.label_column))
-                for name, part in self.splits.items()
-            }
-        return fingerprint(self.classes, splits)
-
-    def split(self, name: str) -> Any:
-        """Return a split by name; `all` stands for all of them, one after the other."""
-        import datasets
-
-        if name == "all":
-            parts = [*self.splits.values()] if self.streaming else [part for part in self.splits.values() if len(part)]
-            return datasets.concatenate_datasets(parts)
-        if name not in self.splits:
-            raise unknown_name("split", name, (*self.splits, "all"))
-        return self.splits[name]
-
-    def with_classes(self, split: str, model: Sequence[str], labels: ClassMap = None) -> ImageData:
-        """Return the images with the classes of a model in place of their own, matched by name; see `match_classes`.
-
-        Only the classes that occur in the `split` must have a match; labels of others are -1.
-        """
-        present = None if self.streaming else np.unique(label_indices(self.split(split), self.label_column))
-        indices = match_classes(self.name, self.classes, model, labels, present)
-        if indices == list(range(len(self.classes))):
-            return replace(self, classes=tuple(model))
-        encode = partial(map_classes, column=self.label_column, indices=indices, streaming=self.streaming)
-        return replace(self, classes=tuple(model), **{name: encode(part) for name, part in self.splits.items()})
 
 
 @check_arguments
@@ -115,7 +36,7 @@ def load_images(
     image_column: str | None = None,
     label_column: str | None = None,
     leave_out: LeaveOut | None = None,
-) -> ImageData:
+) -> OpenedData:
     """Open labeled images by a short name (`dataset_names()`), a local path or a hub id, looked up in this order.
 
     `path` is where the files of a known dataset are; its class names are kept without the hub. If there is a single
@@ -154,9 +75,8 @@ def load_images(
         parts = {split: parts["train"].filter(partial(belongs, split=split)) for split in ("train", "test")}
     elif "test" not in parts:
         parts["train"], parts["test"] = hold_out(name, parts["train"], label, test_share, split_seed)
-    return ImageData(
-        name, parts["train"], parts["test"], classes, image, label, streaming, validation=parts.get("validation")
-    )
+    parts = {split: parts[split] for split in ("train", "test", "validation") if split in parts}
+    return OpenedData(name, parts, (image,), label, classes, streaming)
 
 
 def _check_classes(name: str, parts: Mapping[str, Any], label: str, classes: tuple[str, ...]) -> None:
@@ -168,8 +88,9 @@ def _check_classes(name: str, parts: Mapping[str, Any], label: str, classes: tup
     for split, values in labels.items():
         unseen = np.setdiff1d(values, labels["train"])
         if len(unseen):
-            problem = f"class {classes[int(unseen[0])]!r}, which has no training row"
-            raise CrateError(f"the {split} split of {name} has {problem}")
+            raise CrateError(
+                f"the {split} split of {name} has class {classes[int(unseen[0])]!r}, which has no training row"
+            )
 
 
 def _belongs(row: Mapping[str, Any], column: str, share: float, seed: int, split: str) -> bool:
@@ -178,7 +99,7 @@ def _belongs(row: Mapping[str, Any], column: str, share: float, seed: int, split
     return (mixed / 2**32 < share) is (split == "test")
 
 
-def sample_photographs(side: int) -> ImageData:
+def sample_photographs(side: int) -> OpenedData:
     """Return 32 squares of `side` pixels from scikit-learn's two photographs, which are available offline.
 
     They are the center of each photograph and 15 overlapping parts of it at twice the scale, all in the test split.
@@ -186,13 +107,12 @@ def sample_photographs(side: int) -> ImageData:
     """
     from sklearn.datasets import load_sample_images
 
-    if side < 1:
-        raise CrateError(f"`side` must be at least 1 (got {side})")
     squares = [_squares(Image.fromarray(np.asarray(pixels)), side) for pixels in load_sample_images().images]
     header = b"P6 %d %d 255\n" % (side, side)
     images = [header + square.tobytes() for pair in zip(*squares, strict=True) for square in pair]  # in turn
     test = image_dataset(images, (number % 2 for number in range(len(images))), PHOTOGRAPHS)
-    return ImageData("scikit-learn's two photographs", test.select([]), test, PHOTOGRAPHS, "image", "label")
+    splits = {"train": test.select([]), "test": test}
+    return OpenedData("scikit-learn's two photographs", splits, ("image",), "label", PHOTOGRAPHS)
 
 
 def _squares(photograph: Image.Image, side: int) -> list[Image.Image]:

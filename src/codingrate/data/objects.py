@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
+from typing_extensions import TypedDict
 
 from .._files import as_path
-from ..errors import CrateError
+from ..errors import CrateError, check_positive, validation_error
 from .image_files import read_picture
 
 COCO_SPLIT = "val2017"
@@ -37,8 +38,10 @@ class CocoImage:
         """Return the stored pixels, to which the annotations refer; refuse an image of another size."""
         image, _ = read_picture(self.file, upright=False, largest=None)
         if image.size != (self.width, self.height):
-            sizes = f"{image.width} × {image.height} pixels, but its annotations are for {self.width} × {self.height}"
-            raise CrateError(f"{self.file}: has {sizes}; use the images that were annotated")
+            raise CrateError(
+                f"{self.file}: has {image.width} × {image.height} pixels, "
+                f"but its annotations are for {self.width} × {self.height}; use the images that were annotated"
+            )
         return image
 
 
@@ -66,6 +69,39 @@ class CocoData:
     objects: tuple[CocoObject, ...]
 
 
+Coordinate = Annotated[float, Field(gt=-(2**31), lt=2**31)]
+Length = Annotated[float, Field(ge=0, lt=2**31)]
+Pixels = Annotated[int, Field(gt=0)]
+Polygon = Annotated[list[Coordinate], Field(min_length=6)]
+
+
+class _RunLengths(TypedDict):
+    size: list[int]
+    counts: str | list[NonNegativeInt]
+
+
+class _ImageRecord(BaseModel):
+    id: int
+    file_name: str
+    width: Pixels
+    height: Pixels
+
+
+class _ObjectRecord(BaseModel):
+    image_id: int
+    bbox: tuple[Coordinate, Coordinate, Length, Length]
+    area: Coordinate | None = None
+    segmentation: list[Polygon] | _RunLengths | None = Field(default=None, union_mode="left_to_right")
+    iscrowd: int | bool = 0
+
+
+class _Annotations(BaseModel):
+    """The parts of an annotation file in COCO's format (instances_*.json) that are read."""
+
+    images: Annotated[list[_ImageRecord], Field(min_length=1)]
+    annotations: list[_ObjectRecord]
+
+
 def load_coco(path: str | Path, split: str | None = None, limit: int | None = None) -> CocoData:
     """Load COCO from an annotation file, or from a folder with annotations.json or annotations/instances_SPLIT.json.
 
@@ -73,27 +109,57 @@ def load_coco(path: str | Path, split: str | None = None, limit: int | None = No
     images only.
     """
     file = _annotation_file(as_path(path, "COCO"), split)
-    _check_limit(limit)
+    check_positive(limit=limit)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CrateError(f"{file}: cannot be read as JSON ({error})") from error
-    for key in ("images", "annotations"):
-        if not isinstance(content, dict) or not isinstance(content.get(key), list):
-            raise CrateError(f"{file}: has no list of {key}; use annotations in COCO's format (instances_*.json)")
-    if not content["images"]:
-        raise CrateError(f"{file}: lists no images")
-    folder = _image_folder(file, str(*_fields(file, content["images"][0], "file_name")))
-    images = [_coco_image(file, folder, record) for record in content["images"]]
-    chosen = images[:limit]
-    missing = [image.file.name for image in chosen if not os.path.isfile(image.file)]
+        content = _Annotations.model_validate_json(file.read_bytes(), strict=True)
+    except ValidationError as error:
+        if error.errors(include_input=False)[0]["type"] == "json_invalid":
+            raise CrateError(f"{file}: cannot be read as JSON; download it again") from None
+        raise CrateError(f"{file}: {validation_error(error)}; use annotations in COCO's format") from None
+    except OSError as error:
+        raise CrateError(f"{file}: cannot be read ({error.strerror or error})") from error
+    folder = _image_folder(file, content.images[0].file_name)
+    images = [CocoImage(image.id, folder / image.file_name, image.width, image.height) for image in content.images]
+    missing = [image.file.name for image in images[:limit] if not os.path.isfile(image.file)]
     if missing:
-        count = f"{len(missing)} of its {len(chosen)} images are not in {folder}"
-        raise CrateError(f"{file}: {count}; the first is {missing[0]}")
-    sizes = {image.id: (image.height, image.width) for image in images}
-    objects = [_coco_object(file, record, sizes) for record in content["annotations"]]
-    ids = {image.id for image in chosen}
-    return CocoData(str(path), tuple(chosen), tuple(one for one in objects if one.image in ids))
+        raise CrateError(
+            f"{file}: {len(missing)} of its {len(images[:limit])} images are not in {folder}; the first is {missing[0]}"
+        )
+    sizes, ids = {image.id: (image.height, image.width) for image in images}, {image.id for image in images[:limit]}
+    objects = [_coco_object(file, record, sizes) for record in content.annotations]
+    return CocoData(str(path), tuple(images[:limit]), tuple(one for one in objects if one.image in ids))
+
+
+def _coco_object(file: Path, record: _ObjectRecord, sizes: Mapping[int, tuple[int, int]]) -> CocoObject:
+    image, outline = record.image_id, record.segmentation or None
+    if image not in sizes:
+        raise CrateError(f"{file}: an annotation is for image {image}, which is not listed; the file is incomplete")
+    if isinstance(outline, dict):
+        if outline["size"] != list(sizes[image]):
+            raise CrateError(
+                f"{file}: a mask of image {image} has height and width {outline['size']}, "
+                f"but the image {list(sizes[image])}; use matching annotations"
+            )
+        if _mask_pixels(outline["counts"]) != math.prod(sizes[image]):
+            raise CrateError(f"{file}: the run lengths of a mask of image {image} do not add up to its pixels")
+    area = record.bbox[2] * record.bbox[3] if record.area is None else record.area
+    return CocoObject(image, record.bbox, area, cast(Any, outline), bool(record.iscrowd))
+
+
+def _mask_pixels(counts: str | list[int]) -> int | None:
+    """Return the number of pixels that run lengths cover, a list or COCO's code of six bits a character, if valid."""
+    if not isinstance(counts, str):
+        return sum(counts)
+    runs, value, shift = [0, 0, 0], 0, 0  # a run is coded as the difference from the second last, from the third on
+    for code in (ord(character) - 48 for character in counts):
+        if not 0 <= code < 64 or shift > 30:
+            return None
+        value, shift = value | (code & 31) << shift, shift + 5
+        if not code & 32:  # the last part of a number; its highest bit is the sign
+            value -= (code & 16) << (shift - 4)
+            runs.append(value + (runs[-2] if len(runs) > 5 else 0))
+            value, shift = 0, 0
+    return None if shift or min(runs) < 0 else sum(runs)
 
 
 def _annotation_file(path: Path, split: str | None) -> Path:
@@ -124,72 +190,6 @@ def _image_folder(file: Path, first: str) -> Path:
     raise CrateError(f"{file}: its first image {first} is in none of {searched}; put the images beside the file")
 
 
-def _fields(file: Path, record: Any, *keys: str) -> list[Any]:
-    for key in keys:
-        if not isinstance(record, Mapping) or key not in record:
-            raise CrateError(f"{file}: an entry has no {key!r}: {str(record)[:80]}")
-    return [record[key] for key in keys]
-
-
-def _coco_image(file: Path, folder: Path, record: Any) -> CocoImage:
-    number, name, width, height = _fields(file, record, "id", "file_name", "width", "height")
-    if not all(isinstance(value, int) for value in (number, width, height)) or min(width, height) < 1:
-        values = f"{number!r}, {width!r}, {height!r}"
-        raise CrateError(f"{file}: id, width and height of an image must be positive integers (got {values})")
-    return CocoImage(number, folder / str(name), width, height)
-
-
-def _coco_object(file: Path, record: Any, sizes: Mapping[int, tuple[int, int]]) -> CocoObject:
-    image, box = _fields(file, record, "image_id", "bbox")
-    if not isinstance(image, int) or image not in sizes:
-        raise CrateError(f"{file}: an annotation is for image {image}, which is not listed; the file is incomplete")
-    if not _are_numbers(box) or len(box) != 4 or min(box[2:]) < 0:
-        raise CrateError(f"{file}: a box of image {image} must be x, y, width, height (got {str(box)[:60]})")
-    outline = record.get("segmentation") or None
-    if isinstance(outline, dict) and outline.get("size") != list(sizes[image]):
-        shapes = f"{str(outline.get('size'))[:60]}, but the image {list(sizes[image])}"
-        raise CrateError(f"{file}: a mask of image {image} has height and width {shapes}; use matching annotations")
-    if isinstance(outline, dict) and not _fills(outline.get("counts"), math.prod(sizes[image])):
-        raise CrateError(f"{file}: the run lengths of a mask of image {image} do not add up to its pixels")
-    polygons = isinstance(outline, list) and all(_are_numbers(part) and len(part) >= 6 for part in outline)
-    if not (outline is None or isinstance(outline, dict) or polygons):
-        problem = f"must be polygons x, y, x, y, … (got {str(outline)[:60]})"
-        raise CrateError(f"{file}: an outline of image {image} {problem}")
-    x, y, width, height = map(float, box)
-    area = record.get("area", width * height)
-    if not _are_numbers([area]):
-        raise CrateError(f"{file}: the area of an object of image {image} must be a number (got {str(area)[:60]})")
-    return CocoObject(image, (x, y, width, height), float(area), outline, bool(record.get("iscrowd", 0)))
-
-
-def _are_numbers(values: Any) -> bool:
-    """Return whether the value is a list of numbers that a mask can have as coordinates."""
-    numbers = isinstance(values, list) and all(isinstance(value, (int, float)) for value in values)
-    return numbers and all(abs(value) < 2**31 for value in values)  # False for NaN
-
-
-def _fills(counts: Any, pixels: int) -> bool:
-    """Return whether run lengths, as a list or in COCO's code of six bits a character, cover an image exactly."""
-    if isinstance(counts, str):
-        runs, value, shift = [0, 0, 0], 0, 0  # a run is coded as the difference from the second last, from the third on
-        for code in (ord(character) - 48 for character in counts):
-            if not 0 <= code < 64 or shift > 30:
-                return False
-            value, shift = value | (code & 31) << shift, shift + 5
-            if not code & 32:  # the last part of a number; its highest bit is the sign
-                value -= (code & 16) << (shift - 4)
-                runs.append(value + (runs[-2] if len(runs) > 5 else 0))
-                value, shift = 0, 0
-        counts = None if shift else runs
-    is_list = isinstance(counts, list) and all(isinstance(run, int) and run >= 0 for run in counts)
-    return is_list and sum(counts) == pixels
-
-
-def _check_limit(limit: Any) -> None:
-    if limit is not None and (not isinstance(limit, int) or limit < 1):
-        raise CrateError(f"`limit` must be a positive integer (got {limit!r})")
-
-
 @dataclass(frozen=True)
 class VocImage:
     """An image and its map of classes."""
@@ -204,15 +204,17 @@ class VocImage:
         if stored.mode not in ("P", "L"):
             raise CrateError(f"{self.label_file}: has colors ({stored.mode}), not classes; use VOC's palette images")
         if stored.size != image.size:
-            sizes = f"{stored.width} × {stored.height} pixels, but its image {image.width} × {image.height}"
-            raise CrateError(f"{self.label_file}: has {sizes}; unpack VOC again")
+            raise CrateError(
+                f"{self.label_file}: has {stored.width} × {stored.height} pixels, "
+                f"but its image {image.width} × {image.height}; unpack VOC again"
+            )
         return image, np.array(stored).astype(np.uint8)
 
 
 def load_voc(path: str | Path, split: str | None = None, limit: int | None = None) -> tuple[VocImage, ...]:
     """Return the segmented images of a split (default `val`); `path` is VOC2012 or a folder above it."""
     path, split = as_path(path, "VOC"), split or "val"
-    _check_limit(limit)
+    check_positive(limit=limit)
     roots = (path, *sorted(path.glob("VOC*"), reverse=True), *sorted(path.glob("VOCdevkit/VOC*"), reverse=True))
     root = next((folder for folder in roots if (folder / "ImageSets" / "Segmentation").is_dir()), None)
     if root is None:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-import numpy as np
-from numpy.typing import NDArray
-from torch.utils.data import Dataset
-
-from ..errors import CrateError, unknown_name
+from ..errors import CrateError
 from .catalog import GLUE
-from .classes import ClassMap, match_classes
 from .columns import (
     check_texts,
-    column_array,
     common_names,
     encode_classes,
     encode_numbers,
@@ -25,81 +19,13 @@ from .columns import (
     find_sentence_columns,
     has_labels,
     hold_out,
-    label_indices,
-    map_classes,
 )
-from .fingerprint import Fingerprint, fingerprint, table_fingerprint
+from .opened import OpenedData
+from .rows import LabeledRows
 from .sources import Seed, check_arguments, check_share, choose_splits, open_splits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-@dataclass(frozen=True)
-class SentenceData:
-    """Labeled sentences or pairs, split, with every label checked."""
-
-    name: str
-    train: Any
-    """Training split, a `datasets.Dataset`."""
-    validation: dict[str, Any]
-    """Validation sets by name: MNLI has `validation_matched` and `validation_mismatched`."""
-    columns: tuple[str, ...]
-    """Column of the sentence, or of both sentences."""
-    label_column: str
-    """Column with the class index (integer) or the number (float)."""
-    classes: tuple[str, ...] | None
-    """Class names; None for regression."""
-    test: Any = None
-    """Labeled test split, if there is one besides the validation sets."""
-
-    @property
-    def splits(self) -> dict[str, Any]:
-        """The splits by name: the training split, the validation sets and the test split."""
-        return {"train": self.train, **self.validation, **({} if self.test is None else {"test": self.test})}
-
-    @property
-    def total(self) -> int:
-        """Number of sentences or pairs in all splits."""
-        return sum(map(len, self.splits.values()))
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """Plain values that change with the classes, the number of sentences, their order, labels or words.
-
-        Store it with a run and compare it with `describe_change` when the run is resumed.
-        """
-        splits = {
-            name: table_fingerprint(part, self.columns, column_array(part, self.label_column))
-            for name, part in self.splits.items()
-        }
-        return fingerprint(self.classes, splits)
-
-    def split(self, name: str) -> Any:
-        """Return a split by name; `all` stands for all of them, one after the other."""
-        import datasets
-
-        if name == "all":
-            return datasets.concatenate_datasets([part for part in self.splits.values() if len(part)])
-        if name not in self.splits:
-            raise unknown_name("split", name, (*self.splits, "all"))
-        return self.splits[name]
-
-    def with_classes(self, split: str, model: Sequence[str], labels: ClassMap = None) -> SentenceData:
-        """Return the sentences with the classes of a model in place of their own, matched by name.
-
-        Only the classes that occur in the `split` must have a match; see `match_classes`.
-        """
-        if self.classes is None:
-            return self
-        present = np.unique(label_indices(self.split(split), self.label_column))
-        indices = match_classes(self.name, self.classes, model, labels, present)
-        if indices == list(range(len(self.classes))):
-            return replace(self, classes=tuple(model))
-        mapped = {name: map_classes(part, self.label_column, indices) for name, part in self.splits.items()}
-        validation = {name: mapped[name] for name in self.validation}
-        changes = {"train": mapped["train"], "validation": validation, "test": mapped.get("test")}
-        return replace(self, classes=tuple(model), **changes)
 
 
 @check_arguments
@@ -112,7 +38,7 @@ def load_sentences(
     regression: bool | None = None,
     validation_share: float = 0.1,
     split_seed: Seed = 0,
-) -> SentenceData:
+) -> OpenedData:
     """Open a GLUE task (a key of `GLUE`), a local file or folder, or a hub id, looked up in this order.
 
     `path` is where the files of a GLUE task are: a folder with train and validation (for MNLI validation_matched and
@@ -152,13 +78,13 @@ def load_sentences(
     else:
         known = task.classes if task else common_names(parts, label, whole)
         parts, classes = encode_classes(name, parts, label, known, whole=whole)
-    train = parts.pop("train", None)
-    if train is None:
-        train = next(iter(parts.values())).select([])
-    elif not parts:
-        train, parts["validation"] = hold_out(name, train, label, validation_share, split_seed)
-    test = parts.pop("test") if "test" in parts and len(parts) > 1 else None
-    return SentenceData(name, train, parts, texts, label, classes, test)
+    if "train" not in parts:
+        parts["train"] = next(iter(parts.values())).select([])
+    elif len(parts) == 1:
+        parts["train"], parts["validation"] = hold_out(name, parts["train"], label, validation_share, split_seed)
+    order = ("train", *(split for split in parts if split.startswith("validation")), "test")
+    parts = {split: parts[split] for split in order if split in parts}
+    return OpenedData(name, parts, texts, label, classes)
 
 
 class SentenceExample(TypedDict):
@@ -169,7 +95,7 @@ class SentenceExample(TypedDict):
 
 
 @dataclass(eq=False)
-class SentenceDataset(Dataset[SentenceExample]):
+class SentenceDataset(LabeledRows[SentenceExample]):
     """Sentences or pairs, tokenized when they are read; a pair that is too long is shortened at its longer sentence."""
 
     dataset: Any
@@ -181,22 +107,11 @@ class SentenceDataset(Dataset[SentenceExample]):
     def __post_init__(self) -> None:
         least = self.tokenizer.num_special_tokens_to_add(pair=len(self.columns) == 2) + len(self.columns)
         if self.max_length < least:
-            needs = f"special tokens and one token of each sentence need {least}"
-            raise CrateError(f"text.max_length is {self.max_length}; {needs}")
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The class index of each sentence; zeros for numbers."""
-        return label_indices(self.dataset, self.label_column)
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> SentenceExample:
-        return self.__getitems__([index])[0]
+            raise CrateError(
+                f"text.max_length is {self.max_length}; special tokens and one token of each sentence need {least}"
+            )
 
     def __getitems__(self, indices: list[int]) -> list[SentenceExample]:
-        """Return a batch of examples with a single look-up; the DataLoader calls this where it exists."""
         rows = self.dataset[[range(len(self.dataset))[index] for index in indices]]
         texts = [list(rows[name]) for name in self.columns]
         encoded = self.tokenizer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import glob
@@ -157,14 +158,21 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def read_rows(source: str, rows: Iterable[Any]) -> Iterator[Any]:
-    """Yield the rows of a dataset or stream; damage that shows only while reading becomes an error of one line."""
+@contextlib.contextmanager
+def reading(source: str) -> Iterator[None]:
+    """Turn any error while a file is read into an error of one line; a damaged file can raise anything."""
     try:
-        yield from rows
+        yield
     except CrateError:
         raise
-    except Exception as error:  # a damaged file can raise anything; the advice is the same
+    except Exception as error:
         raise CrateError(f"cannot read {source}: {first_line(error.__cause__ or error)}") from error
+
+
+def read_rows(source: str, rows: Iterable[Any]) -> Iterator[Any]:
+    """Yield the rows of a dataset or stream; damage that shows only while reading becomes an error of one line."""
+    with reading(source):
+        yield from rows
 
 
 def file_key(paths: Iterable[Path]) -> str:
@@ -247,14 +255,12 @@ def _open_local(path: Path, kind: Kind, streaming: bool) -> Splits:
 def _open_saved(path: Path) -> dict[str, Any]:
     import datasets
 
-    try:
+    with reading(f"the saved dataset {path}"):
         saved = datasets.load_from_disk(str(path))
         splits = dict(saved) if isinstance(saved, datasets.DatasetDict) else {"train": saved}
         for dataset in splits.values():
             dataset.data.table.validate(full=True)  # offsets out of range would end the process
-        return {split: dataset.with_format(None) for split, dataset in splits.items()}
-    except Exception as error:  # a damaged file can raise anything; the advice is the same
-        raise CrateError(f"cannot read the saved dataset {path}: {first_line(error)}") from error
+    return {split: dataset.with_format(None) for split, dataset in splits.items()}
 
 
 def _open_tables(files: Mapping[str, Sequence[Path]], streaming: bool) -> dict[str, Any]:
@@ -267,7 +273,7 @@ def _open_tables(files: Mapping[str, Sequence[Path]], streaming: bool) -> dict[s
     options, splits = _OPTIONS.get(kinds[0], {}), {}
     for split, paths in files.items():  # one by one: loaded together, all would get the first file's class names
         names = [str(path) for path in paths]
-        try:
+        with reading(", ".join(names)):
             for path in paths:
                 _check_inflation(path)
             splits[split] = datasets.load_dataset(
@@ -277,10 +283,6 @@ def _open_tables(files: Mapping[str, Sequence[Path]], streaming: bool) -> dict[s
                 streaming=streaming,
                 **options,
             )
-        except CrateError:
-            raise
-        except Exception as error:  # a damaged file can raise anything; the advice is the same
-            raise CrateError(f"cannot read {', '.join(names)}: {first_line(error.__cause__ or error)}") from error
     return splits
 
 
@@ -429,19 +431,18 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> tuple[Path, NDArray[n
     path = next((path for path in (folder / f"{name}{end}" for end in ends) if path.is_file()), None)
     if path is None:
         return None
-    header, magic = struct.Struct(f">{1 + dimensions}I"), 0x800 + dimensions  # 8 stands for unsigned bytes
+    header = struct.Struct(f">{1 + dimensions}I")
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            actual, *shape = header.unpack(file.read(header.size))
-            if actual != magic:
-                raise ValueError(f"magic number {actual:#010x}, expected {magic:#010x}")
+            magic, *shape = header.unpack(file.read(header.size))
+            if magic != 0x800 + dimensions:  # 8 stands for unsigned bytes
+                raise ValueError(f"magic number {magic:#010x}, expected {0x800 + dimensions:#010x}")
             count, stored = math.prod(shape), path.stat().st_size
-            most = LARGEST_INFLATION * max(stored, 2**20) if path.suffix == ".gz" else stored
-            if count > most or 0 in shape[1:]:
+            if count > LARGEST_INFLATION * max(stored, 2**20) or 0 in shape[1:]:
                 raise ValueError(f"its header declares {' × '.join(map(str, shape))} bytes, the file has {stored}")
-            raw = file.read(count)
-            if len(raw) < count or file.read(1):
-                raise ValueError(f"it has {'fewer' if len(raw) < count else 'more'} bytes than its header declares")
+            raw = file.read(count + 1)
+        if len(raw) != count:
+            raise ValueError(f"it has {'fewer' if len(raw) < count else 'more'} bytes than its header declares")
         return path, np.frombuffer(raw, np.uint8).reshape(shape)
     except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
         raise CrateError(f"cannot read {path} as an idx file: {error}; download it again") from error
@@ -454,8 +455,9 @@ def _open_idx(folder: Path) -> dict[str, Any]:
         images, labels = _read_idx(folder, f"{prefix}-images", 3), _read_idx(folder, f"{prefix}-labels", 1)
         if images and labels:
             if len(images[1]) != len(labels[1]):
-                sizes = f"{len(images[1])} images, but {labels[0].name} has {len(labels[1])} labels"
-                raise CrateError(f"{images[0]} has {sizes}")
+                raise CrateError(
+                    f"{images[0]} has {len(images[1])} images, but {labels[0].name} has {len(labels[1])} labels"
+                )
             splits[split] = _gray_images(images[1], labels[1])
         elif images or labels:
             missing = f"{prefix}-labels-idx1-ubyte" if images else f"{prefix}-images-idx3-ubyte"

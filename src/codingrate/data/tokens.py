@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from .._files import as_path, atomic_write, file_checksum, is_hub_id, read_sealed, write_sealed
 from ..errors import CrateError, unknown_name
+from .documents import Documents, Piece, TextDocuments
 from .sources import first_line, hashed
-from .text import Documents, Piece, TextDocuments
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -153,8 +153,10 @@ def _from_pretrained(spec: str) -> PreTrainedTokenizerFast:
         tokenizer = AutoTokenizer.from_pretrained(folder if os.path.exists(folder) else spec, trust_remote_code=False)
         tokenizer("a")  # fails for wrong values in its files that loading does not notice
     except Exception as error:  # missing, no network, damaged: the advice is the same
-        advice = "use 'bytes', 'bpe', a folder with tokenizer.json or a hub id"
-        raise CrateError(f"cannot load the tokenizer {spec!r}; {advice} [{first_line(error)}]") from error
+        raise CrateError(
+            f"cannot load the tokenizer {spec!r}; use 'bytes', 'bpe', "
+            f"a folder with tokenizer.json or a hub id [{first_line(error)}]"
+        ) from error
     if not tokenizer.is_fast:
         raise CrateError(f"the tokenizer {spec!r} has no fast version; save it with a tokenizer.json")
     return cast("PreTrainedTokenizerFast", tokenizer)
@@ -169,8 +171,10 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: CrateConfig) -> 
     """Refuse a tokenizer with ids that the model has no embedding for."""
     count = id_count(tokenizer)
     if count > config.vocab_size:
-        advice = f"set vocab_size to {count} or more, or use the tokenizer that the model was trained with"
-        raise CrateError(f"the tokenizer has {count} ids, the model only {config.vocab_size}; {advice}")
+        raise CrateError(
+            f"the tokenizer has {count} ids, the model only {config.vocab_size}; "
+            f"set vocab_size to {count} or more, or use the tokenizer that the model was trained with"
+        )
 
 
 @dataclass(frozen=True)

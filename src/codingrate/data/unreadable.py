@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from .augment import Augment
+from .columns import image_paths
 from .image_batches import EvaluationBatches
-from .images import ImageData
+from .opened import OpenedData
 
 
 @dataclass
@@ -31,7 +32,7 @@ class UnreadableImages:
         The options are those of `EvaluationBatches`; more of them than `max_corrupt` allows are an error.
         """
         parts = {split: splits[split] for split in ("train", "test") if split in splits}
-        data = ImageData(self.root, parts["train"], parts.get("test", parts["train"].select([])), (), image, label)
+        data = OpenedData(self.root, parts, (image,), label)
         batches = EvaluationBatches(data, augment, split="all", **options)
         for _ in batches.map(lambda batch: None):
             pass
@@ -46,8 +47,7 @@ class UnreadableImages:
     def _readable(self, split: str, part: Any, image: str) -> Any:
         if not self.names:
             return part
-        flat = part.select_columns([image]).flatten()
-        paths = flat[f"{image}.path"] if f"{image}.path" in flat.column_names else [None] * len(part)
+        paths = image_paths(part, image)
         names = ({_row_name(split, row), path and self._below(path)} for row, path in enumerate(paths))
         return part.select([row for row, own in enumerate(names) if own.isdisjoint(self.names)])
 

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from .._distributed import first_process, main_process_first
 from .._files import atomic_folder, file_checksum, read_sealed, write_sealed
-from ..data import Augment, CorruptImages, EvaluationBatches, ImageData
+from ..data import Augment, CorruptImages, EvaluationBatches, OpenedData
+from ..data.columns import image_paths
 from ..errors import CrateError
 from ..models.base import eval_mode
 
@@ -46,7 +47,7 @@ class Features:
 
 def extract_features(
     model: nn.Module,
-    data: ImageData,
+    data: OpenedData,
     augment: Augment,
     *,
     split: str = "train",
@@ -85,7 +86,7 @@ def extract_features(
         key = _cache_key(model, data, batches.dataset, split, augment)
         folder = Path(cache) / f"{split}-{key[:16]}"
         with main_process_first():  # the first cannot write before the others have looked
-            cached = None if data.streaming else _read_features(folder, key, data.classes)
+            cached = None if data.streaming else _read_features(folder, key, data.class_names)
         if cached is not None:
             corrupt = CorruptImages(max_corrupt)  # the limit may be stricter than when the cache was written
             corrupt.count(len(cached), cached.corrupt)
@@ -110,19 +111,19 @@ def extract_features(
         blocks = batches.map(block)
         if cache is None:
             values, labels = zip(*blocks, strict=True)
-            return Features(np.concatenate(values), np.concatenate(labels), data.classes, batches.corrupt)
+            return Features(np.concatenate(values), np.concatenate(labels), data.class_names, batches.corrupt)
         if first_process():
             _write_features(folder, key, blocks, batches)
         else:
             deque(blocks, maxlen=0)  # computes its part of them
     with main_process_first():
-        written = _read_features(folder, key, data.classes)
+        written = _read_features(folder, key, data.class_names)
     if written is None:
         raise CrateError(f"{folder}: the features just written cannot be read back; use another cache folder")
     return written
 
 
-def pixel_features(data: ImageData, augment: Augment, **options: Any) -> Features:
+def pixel_features(data: OpenedData, augment: Augment, **options: Any) -> Features:
     """Return the pixels as features, (n, channels·side²): the baseline for a probe. Takes the options of a model's."""
     return extract_features(_Pixels(), data, augment, **options)
 
@@ -168,14 +169,6 @@ def check_image_input(model: nn.Module, augment: Augment) -> None:
         raise CrateError(f"augment.image_size {augment.image_size} is not divisible by the model's patch_size {patch}")
 
 
-def image_paths(dataset: Any, column: str) -> list[str]:
-    """Return the path of each image of a dataset, "" for images without one, and do not read the images."""
-    flat = dataset.select_columns([column]).flatten()
-    if f"{column}.path" not in flat.column_names:
-        return [""] * len(dataset)
-    return [path or "" for path in flat[f"{column}.path"]]
-
-
 def check_features(train: Features, test: Features) -> None:
     """Raise an error unless a classifier can be fitted to `train` and scored on `test`."""
     if train.classes != test.classes:
@@ -210,7 +203,7 @@ def check_features(train: Features, test: Features) -> None:
 # cache
 
 
-def _cache_key(model: nn.Module, data: ImageData, dataset: Any, split: str, augment: Augment) -> str:
+def _cache_key(model: nn.Module, data: OpenedData, dataset: Any, split: str, augment: Augment) -> str:
     """Return a hash of everything features depend on: the model with its weights, the images, the crops."""
     config: Any = getattr(model, "config", None)
     fields = config.to_dict() if hasattr(config, "to_dict") else {}
@@ -218,7 +211,7 @@ def _cache_key(model: nn.Module, data: ImageData, dataset: Any, split: str, augm
         "format": _FORMAT,
         "model": f"{type(model).__module__}.{type(model).__qualname__}",
         "config": {key: value for key, value in fields.items() if key[0] != "_" and key not in _SAVING_FIELDS},
-        "data": [data.name, split, data.image_column, data.label_column, data.classes],
+        "data": [data.name, split, data.column, data.label_column, data.class_names],
         "rows": getattr(dataset, "_fingerprint", None),
         "crops": [augment.image_size, augment.channels, augment.interpolation, augment.evaluation_crop],
         "ratio": augment.evaluation_ratio if augment.evaluation_crop == "center" else None,
@@ -228,7 +221,7 @@ def _cache_key(model: nn.Module, data: ImageData, dataset: Any, split: str, augm
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
-    for path in [] if data.streaming else filter(None, image_paths(dataset, data.image_column)):
+    for path in [] if data.streaming else filter(None, image_paths(dataset, data.column)):
         with contextlib.suppress(OSError):  # no such file: the dataset holds the image, and its fingerprint covers it
             status = os.stat(path)  # the fingerprint of class folders covers the names of files only
             digest.update(f"{path} {status.st_size} {status.st_mtime_ns}".encode())

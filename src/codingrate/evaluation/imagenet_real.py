@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ..data import ImageData
+from ..data import OpenedData
+from ..data.columns import image_paths
 from ..errors import CrateError
-from .features import image_paths
 
 _LABELS = TypeAdapter(list[list[Annotated[int, Field(strict=True, ge=0)]]])
 _VALIDATION_FILE = re.compile(r"ILSVRC2012_val_(\d{8})")
@@ -51,7 +51,7 @@ def read_real_labels(path: str | Path, images: int | None = None, classes: int |
     return labels
 
 
-def match_real_labels(data: ImageData, dataset: Any, path: str | Path) -> list[list[int]]:
+def match_real_labels(data: OpenedData, dataset: Any, path: str | Path) -> list[list[int]]:
     """Return the ReaL labels of the images of `dataset`, in its order.
 
     real.json is ordered by the number of the validation file. Class folders and the hub use another order, so the
@@ -60,10 +60,10 @@ def match_real_labels(data: ImageData, dataset: Any, path: str | Path) -> list[l
     """
     if data.streaming:
         raise CrateError("ReaL labels need the index of each image; open the data without streaming")
-    matches = [_VALIDATION_FILE.search(Path(name).name) for name in image_paths(dataset, data.image_column)]
+    matches = [_VALIDATION_FILE.search(Path(name).name) for name in image_paths(dataset, data.column)]
     if not any(matches):
-        return read_real_labels(path, len(dataset), len(data.classes))
-    labels, indices = read_real_labels(path, classes=len(data.classes)), []
+        return read_real_labels(path, len(dataset), len(data.class_names))
+    labels, indices = read_real_labels(path, classes=len(data.class_names)), []
     for row, match in enumerate(matches):
         if match is None:
             problem = "has no name like ILSVRC2012_val_00000001, but others do"

@@ -18,7 +18,8 @@ from transformers import PreTrainedTokenizerBase
 
 from .._distributed import share
 from .._report import EvaluationReport, Table, counted
-from ..data import TokenFile, check_text, check_tokenizer
+from ..data.documents import check_text
+from ..data.tokens import TokenFile, check_tokenizer
 from ..errors import CrateError, check_positive
 from ..models import CrateForCausalLM, CrateForMaskedLM
 from ..models.base import CratePreTrainedModel, eval_mode

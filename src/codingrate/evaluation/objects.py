@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .._attention_mass import MASS, at_size, mass_masks
 from .._files import write_text
 from .._report import Report, Table
-from ..data import BACKGROUND, VOID, CocoData
+from ..data.objects import BACKGROUND, VOID, CocoData
 from ..errors import CrateError, unknown_name
 
 HeadRule = Literal["best", "mean"]

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..data import check_text
+from ..data.documents import check_text
 from ..errors import CrateError
 from ..evaluation.language import MASK
 from ..inspection import ForwardTrace, Intervention, Units, rank_heads, units

@@ -128,8 +128,8 @@ def keywords(cls: type) -> set[str]:
     """Return the names of all arguments of a class, with those that its `**` argument passes on to the next class."""
     names: set[str] = set()
     for base in cls.__mro__:
-        arguments = list(signature(base.__init__).parameters.values())[1:] if "__init__" in vars(base) else None
-        if arguments is not None:
+        if create := vars(base).get("__init__"):
+            arguments = list(signature(create).parameters.values())[1:]
             names |= {argument.name for argument in arguments if argument.kind is not Parameter.VAR_KEYWORD}
             if not any(argument.kind is Parameter.VAR_KEYWORD for argument in arguments):
                 break

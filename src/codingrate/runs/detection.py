@@ -12,7 +12,8 @@ import numpy as np
 from .._attention_mass import MASS
 from .._distributed import on_first, share
 from .._report import Report, Table
-from ..data import CocoImage, VocImage, load_coco, load_voc
+from ..data import load_coco, load_voc
+from ..data.objects import CocoImage, VocImage
 from ..errors import CrateError
 from ..evaluation import Detection, coco_precision, voc_overlap
 from ..inspection import attention_maps, default_layer, default_side, find_objects, layer_index, square_input

@@ -19,7 +19,7 @@ from typing_extensions import Self
 
 from .._distributed import first_process
 from .._files import as_path, is_hub_id, read_sealed, sweep_drafts, write_sealed
-from ..data import describe_change
+from ..data.fingerprint import describe_change
 from ..errors import CrateError, unknown_name
 from ..inspection import read_metrics
 from ..models import CrateForSelfDistillation

@@ -20,7 +20,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from .._files import atomic_folder
 from .._progress import progress
 from .._state import preserved_random_state, quiet_transformers
-from ..data import loader_errors
+from ..data.image_batches import loader_errors
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..models.config import CrateConfig

@@ -11,7 +11,7 @@ from .. import evaluation, inspection, tasks
 from .._distributed import on_first
 from .._files import is_utf8
 from .._report import Report
-from ..data import ClassMap
+from ..data.classes import ClassMap
 from ..errors import CrateError, check_positive, shown, unknown_name
 from ..models.loading import untrained_like
 from ..recipes import load_recipe

@@ -23,7 +23,8 @@ from .._distributed import SharedBatches, map_batches
 from .._files import write_text
 from .._report import Report
 from .._state import seeded
-from ..data import ClassMap, balanced_indices, dataset_names, text_names
+from ..data import balanced_indices, dataset_names, text_names
+from ..data.classes import ClassMap
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel, eval_mode
 from ..models.loading import load_model

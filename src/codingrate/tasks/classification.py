@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from ..data import ImageData
+from ..data import OpenedData
 from ..errors import CrateError
 from ..evaluation.features import check_image_input
 from ..evaluation.imagenet_real import match_real_labels, real_accuracy
@@ -35,7 +35,7 @@ class Classification(ImageTask):
     best_metric, higher_is_better = "top1", True
 
     def create_model(self) -> CratePreTrainedModel:
-        classes = self.data.classes
+        classes = self.data.class_names
         labels = {
             "id2label": dict(enumerate(classes)),
             "label2id": {name: index for index, name in enumerate(classes)},
@@ -78,7 +78,7 @@ class Classification(ImageTask):
         return f"top-1 {metrics['top1']:.2%}{five}, test loss {metrics['loss']:.4f}"
 
     def measure_split(
-        self, model: CratePreTrainedModel, data: ImageData | None = None, **reading: Unpack[Reading]
+        self, model: CratePreTrainedModel, data: OpenedData | None = None, **reading: Unpack[Reading]
     ) -> MeasuredSplit:
         """Measure every image of a split; the classes of the task's data are matched with the model's by name."""
         if data is None:
@@ -96,7 +96,7 @@ class Classification(ImageTask):
 
         These are indices, so the data must have the classes of the model in the same order, under any names.
         """
-        outputs, classes = len(class_names(model)), len(self.data.classes)
+        outputs, classes = len(class_names(model)), len(self.data.class_names)
         if outputs != classes:
             raise CrateError(f"the model has {outputs} classes, but {self.data.name} has {classes}")
         accepted = match_real_labels(self.data, self.data.test, labels)
@@ -124,7 +124,7 @@ class Classification(ImageTask):
             baseline_name="most frequent class",
             higher_is_better=True,
         )
-        names = measured.crops.data.classes  # the model's, which the labels are indices into
+        names = measured.crops.data.class_names  # the model's, which the labels are indices into
         samples = []
         for image, answer, label in zip(images[:SHOWN], answers, labels, strict=False):  # classes take turns
             caption = names[answer] if answer == label else f"{names[answer]} (true: {names[label]})"

@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers import StoppingCriteria
 
 from .._state import quiet_transformers, seeded
-from ..data import check_text, check_tokenizer
+from ..data.documents import check_text
+from ..data.tokens import check_tokenizer
 from ..errors import CrateError
 from ..models.base import CratePreTrainedModel
 from ..models.language import CrateForCausalLM

@@ -22,7 +22,7 @@ from ..data import (
     BatchAugment,
     CorruptImages,
     EvaluationBatches,
-    ImageData,
+    OpenedData,
     balanced_indices,
     collate,
     load_images,
@@ -71,7 +71,7 @@ class ImageTask(Task):
         return type(self)(replace(other.recipe, data=columns), other.paths)
 
     @cached_property
-    def data(self) -> ImageData:
+    def data(self) -> OpenedData:
         return self._open(lambda splits, image, label: self.left_out.leave_out(splits, image))
 
     @property
@@ -96,7 +96,7 @@ class ImageTask(Task):
 
         self.data = self._open(leave_out)
 
-    def _open(self, leave_out: LeaveOut) -> ImageData:
+    def _open(self, leave_out: LeaveOut) -> OpenedData:
         section = self.recipe.data
         return load_images(
             self.recipe.data_name,
@@ -192,7 +192,7 @@ class ImageTask(Task):
         raise NotImplementedError  # abstract: tasks with an evaluation of their own do not call it
 
     def measure_split(
-        self, model: CratePreTrainedModel, data: ImageData | None = None, **reading: Unpack[Reading]
+        self, model: CratePreTrainedModel, data: OpenedData | None = None, **reading: Unpack[Reading]
     ) -> MeasuredSplit:
         """Measure every image of a split, with the evaluation crop, in eval mode; `data` are by default the task's."""
         start = time.perf_counter()
@@ -206,7 +206,7 @@ class ImageTask(Task):
         return MeasuredSplit(values, crops, time.perf_counter() - start)
 
     def _crops(
-        self, model: CratePreTrainedModel, data: ImageData, augment: Augment, reading: Reading
+        self, model: CratePreTrainedModel, data: OpenedData, augment: Augment, reading: Reading
     ) -> EvaluationBatches:
         """Return the evaluation crops of a split, on the device and in the precision of the model."""
         check_image_input(model, augment)
@@ -239,7 +239,7 @@ class ImageTask(Task):
             return list(cast(Any, model).features(pixels).float().cpu())
 
     @cached_property
-    def inspected(self) -> tuple[ImageData, Augment, tuple[str, ...]]:
+    def inspected(self) -> tuple[OpenedData, Augment, tuple[str, ...]]:
         """The images to inspect, their crops, and notes: the task's data, or photographs if it names none."""
         augment = self.recipe.augment
         if self.recipe.data.name != MUST_GIVE:
@@ -255,7 +255,7 @@ class ImageTask(Task):
         """Write images of the test split, balanced over classes, as sample.parquet."""
         data = self.data
         rows = data.test.select(balanced_indices(label_indices(data.test, data.label_column), count))
-        content = [file_content(row[data.image_column], self.recipe.augment.channels) for row in rows]
+        content = [file_content(row[data.column], self.recipe.augment.channels) for row in rows]
         image_dataset(content, rows[data.label_column], data.classes).to_parquet(str(folder / "sample.parquet"))
         return folder / "sample.parquet"
 

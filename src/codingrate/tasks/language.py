@@ -18,19 +18,8 @@ from typing_extensions import Unpack
 from .._distributed import ListedBatches, SharedBatches, main_process_first
 from .._files import write_text
 from .._report import Report
-from ..data import (
-    Blocks,
-    Masking,
-    RandomBlocks,
-    TextData,
-    TokenFile,
-    check_tokenizer,
-    id_count,
-    load_text,
-    mask_own_tokens,
-    mask_tokens,
-    pack_text,
-)
+from ..data import Blocks, Masking, OpenedData, RandomBlocks, load_text, mask_own_tokens, mask_tokens, pack_text
+from ..data.tokens import TokenFile, check_tokenizer, id_count
 from ..errors import CrateError, unknown_name
 from ..evaluation import Candidate, NGram, fill_masks, next_token_losses, perplexity, unigram_cross_entropy
 from ..models.base import CratePreTrainedModel
@@ -58,7 +47,7 @@ UNLEARNED = 0.01
 class TokenizedText:
     """A text, and the tokenizer that splits it into tokens."""
 
-    text: TextData
+    text: OpenedData
     tokenizer: PreTrainedTokenizerBase
 
 

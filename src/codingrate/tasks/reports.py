@@ -102,7 +102,7 @@ class ClassificationReport(EvaluationReport):
 
 def classification_report(measured: MeasuredSplit, metrics: dict[str, float]) -> ClassificationReport:
     """Build the report of a classifier from the predictions and labels of a split."""
-    crops, classes = measured.crops, measured.crops.data.classes
+    crops, classes = measured.crops, measured.crops.data.class_names
     images = len(measured.values["label"])
     per_class, confusion = class_tables(measured.values, classes, "images")
     return ClassificationReport(

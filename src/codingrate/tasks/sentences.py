@@ -15,15 +15,9 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from .._distributed import ListedBatches, SharedBatches, main_process_first
-from ..data import (
-    GLUE,
-    SentenceData,
-    SentenceDataset,
-    balanced_indices,
-    check_tokenizer,
-    load_sentences,
-    sentence_collator,
-)
+from ..data import GLUE, OpenedData, balanced_indices, load_sentences
+from ..data.sentences import SentenceDataset, sentence_collator
+from ..data.tokens import check_tokenizer
 from ..errors import CrateError
 from ..evaluation import bag_of_words_metrics, sentence_metrics
 from ..models.base import CrateModel, CratePreTrainedModel, eval_mode
@@ -49,7 +43,7 @@ NAMES = {"f1": "F1", "spearman": "Spearman", "pearson": "Pearson", "matthews": "
 class LabeledText:
     """Labeled sentences, and the tokenizer of the model that reads them."""
 
-    sentences: SentenceData
+    sentences: OpenedData
     tokenizer: PreTrainedTokenizerBase
 
 
@@ -93,7 +87,7 @@ class SequenceClassification(TextTask):
     def best_metric(self) -> str:  # type: ignore[override]
         return self.metric_names[0]
 
-    def dataset(self, split: str, sentences: SentenceData | None = None) -> SentenceDataset:
+    def dataset(self, split: str, sentences: OpenedData | None = None) -> SentenceDataset:
         """Return a split of the sentences, by default the task's, as a dataset of token ids and labels."""
         sentences = sentences or self.data.sentences
         length = self.recipe.text.max_length
@@ -102,7 +96,7 @@ class SequenceClassification(TextTask):
         )
 
     def datasets(self, rank: int = 0, world_size: int = 1) -> tuple[Any, Any]:
-        return self.dataset("train"), self.dataset(next(iter(self.data.sentences.validation)))
+        return self.dataset("train"), self.dataset(self.data.sentences.held_out[0])
 
     @cached_property
     def _collator(self) -> Callable[[Any], dict[str, Any]]:
@@ -179,7 +173,7 @@ class SequenceClassification(TextTask):
         _check_kind(model, own)
         classes = None if own.classes is None else tuple(class_names(model))
         scores, per_class, confusion = {}, {}, {}
-        for name in list(own.validation) if split is None else [split]:
+        for name in own.held_out if split is None else [split]:
             dataset = self._filled(name, None if classes is None else own.with_classes(name, classes, class_map))
             values = self.measure_batches(model, self.loaded(model, dataset, reading))
             scores[name] = {**self.summarize(values), "rows": len(dataset)}
@@ -187,7 +181,7 @@ class SequenceClassification(TextTask):
                 per_class[name], confusion[name] = class_tables(values, classes, "sentences")
         return SentenceReport(own.name, scores, own.total, classes, per_class, confusion)
 
-    def _filled(self, split: str, sentences: SentenceData | None = None) -> SentenceDataset:
+    def _filled(self, split: str, sentences: OpenedData | None = None) -> SentenceDataset:
         dataset = self.dataset(split, sentences)
         if len(dataset) == 0:
             raise CrateError(f"the {split} split of {self.data.sentences.name} is empty; use another `split`")
@@ -197,7 +191,7 @@ class SequenceClassification(TextTask):
         """Measure logistic regression on the words of the sentences, on a split or on every validation split."""
         sentences = self.data.sentences
         scores = {}
-        for name in list(sentences.validation) if split is None else [split]:
+        for name in sentences.held_out if split is None else [split]:
             scores[name] = bag_of_words_metrics(
                 sentences.train,
                 sentences.split(name),
@@ -216,7 +210,7 @@ class SequenceClassification(TextTask):
     ) -> Outcome:
         from ..inspection import Outcome, Sample, Score
 
-        sentences, split = self.data.sentences, reading.get("split") or next(iter(self.data.sentences.validation))
+        sentences, split = self.data.sentences, reading.get("split") or self.data.sentences.held_out[0]
         rows = sentences.split(split)
         metrics = self.evaluate(model, split=split, batch_size=reading.get("batch_size", 64)).splits[split]
         labels = list(rows[sentences.label_column])
@@ -246,20 +240,20 @@ class SequenceClassification(TextTask):
 
     def write_sample(self, folder: Path, count: int) -> Path | None:
         """Write labeled sentences, balanced over classes, as sample.parquet."""
-        rows = self.data.sentences.split(next(iter(self.data.sentences.validation)))
-        chosen = balanced_indices(self.dataset(next(iter(self.data.sentences.validation))).labels, count)
+        rows = self.data.sentences.split(self.data.sentences.held_out[0])
+        chosen = balanced_indices(self.dataset(self.data.sentences.held_out[0]).labels, count)
         rows.select(chosen).to_parquet(str(folder / "sample.parquet"))
         return folder / "sample.parquet"
 
     def samples(self, split: str | None, limit: int) -> Samples:
-        split = split or next(iter(self.data.sentences.validation))
+        split = split or self.data.sentences.held_out[0]
         return Samples(self.data.sentences.name, split, min(limit, len(self._filled(split))))
 
     def batches(
         self, model: CratePreTrainedModel, reader: Task | None = None, **reading: Unpack[Reading]
     ) -> SharedBatches[dict[str, Tensor]]:
         del reader  # models are compared only if their tokenizers are equal
-        dataset = self._filled(reading.get("split") or next(iter(self.data.sentences.validation)))
+        dataset = self._filled(reading.get("split") or self.data.sentences.held_out[0])
 
         def load(rows: Sequence[int]) -> dict[str, Tensor]:
             batch = self.collate(rows_of(dataset, rows))
@@ -270,7 +264,7 @@ class SequenceClassification(TextTask):
         return ListedBatches(batched(rows, reading), load)
 
 
-def _check_kind(model: CratePreTrainedModel, sentences: SentenceData) -> None:
+def _check_kind(model: CratePreTrainedModel, sentences: OpenedData) -> None:
     """Refuse numbers for a classifier, and classes for a model that predicts numbers."""
     outputs, kind = model.config.num_labels, "numbers" if sentences.classes is None else "classes"
     if (outputs == 1) != (sentences.classes is None):

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from .._distributed import ListedBatches, SharedBatches
 from .._files import atomic_folder
-from ..data import Documents, check_tokenizer, id_count, load_tokenizer
+from ..data import Documents, load_tokenizer
+from ..data.tokens import check_tokenizer, id_count
 from ..errors import CrateError, check_positive
 from ..models.base import CratePreTrainedModel
 from ..models.config import CrateConfig
