@@ -241,10 +241,10 @@ class RandomVector(torch.nn.Module):
             return getattr(super().__getattr__("inner"), name)
 
     def forward(self, z, *args):
-        update, weights = self.inner(z, *args)
+        update = self.inner(z, *args)
         vector = torch.randn(len(z), 1, z.shape[-1], generator=torch.Generator().manual_seed(1)).to(z)
         vector = vector.expand_as(update)
-        return vector * update.norm(dim=(1, 2), keepdim=True) / vector.norm(dim=(1, 2), keepdim=True), weights
+        return vector * update.norm(dim=(1, 2), keepdim=True) / vector.norm(dim=(1, 2), keepdim=True)
 
 
 def compressing_model():
@@ -253,9 +253,8 @@ def compressing_model():
 
     class Descent(RandomVector):
         def forward(self, z, *args):
-            _update, weights = self.inner(z, *args)
             step = objective.descent_direction(z, self.inner.bases.detach(), 0.5) * z.norm(dim=-1, keepdim=True)
-            return 0.3 * step * z.norm() / step.norm(), weights
+            return 0.3 * step * z.norm() / step.norm()
 
     for layer in model.crate.layers:
         layer.attention = Descent(layer.attention)
@@ -289,7 +288,7 @@ def test_no_control_is_passed_by_itself(name, monkeypatch):
         update = update * step.update.norm(dim=(1, 2), keepdim=True) / update.norm(dim=(1, 2), keepdim=True)
         inner = layers[index].attention
         fixed = RandomVector(inner)
-        monkeypatch.setattr(fixed, "forward", lambda z, *args, update=update: (update.detach(), None))
+        monkeypatch.setattr(fixed, "forward", lambda z, *args, update=update: update.detach())
         layers[index].attention = fixed
     table = inspection.layerwise(model, [pixels], controls=True)
     panel = next(p for p in layer_panels({"m": table}) if p.name == "attention-step")

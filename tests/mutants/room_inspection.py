@@ -103,7 +103,7 @@ MUTANTS = [
             "lambda step: step.start.mean(-2, keepdim=True)": "lambda step: step.start",
             '"incoherent", generator(seed)': '"incoherent", None',
             '{"dictionary": atoms[:, order]}': '{"dictionary": atoms}',
-            "step.lasso_start - spec.step_size * spec.sparsity": "step.lasso_start",
+            "step.lasso_start - step.ista.step_size * step.ista.sparsity": "step.lasso_start",
             "own - after\n        return columns": "after - own\n        return columns",
         },
     ),

@@ -78,8 +78,8 @@ def noise_terms(change: Callable[[Any, Any], Any]) -> Wrong:
 
 
 def uniform_weights(right, self, *args, **options):
-    update, weights = right(self, *args, **options)
-    return update, weights if weights is None else torch.full_like(weights, 1 / weights.shape[-1])
+    result = right(self, *args, **options)
+    return (result[0], torch.full_like(result[1], 1 / result[1].shape[-1])) if isinstance(result, tuple) else result
 
 
 def large_inverses(right, w, scale, *gram):
@@ -87,8 +87,8 @@ def large_inverses(right, w, scale, *gram):
     return scale * torch.cholesky_solve(w, torch.linalg.cholesky(kernel))
 
 
-def unit_factor(right, self, spec):
-    right(self, replace(spec, scale=1.0) if type(self) is MSSA else spec)
+def unit_factor(right, self, *sizes, **settings):
+    right(self, *sizes, **{**settings, "scale": 1.0} if type(self) is MSSA else settings)
 
 
 def no_projection(right, z, bases, eps, options):

@@ -9,7 +9,6 @@ import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-import torch
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
@@ -18,6 +17,7 @@ from ..operators import ATTENTION, SPARSIFIERS
 
 _REFUSED = ("auto_map", "quantization_config", "per_layer_config")
 """Settings of transformers that run code of the model's folder, or that no model of this package has."""
+_DTYPES = ("float32", "float64", "float16", "bfloat16")
 _MOST_LABELS = 2**20
 _MOST_PATCHES = 2**20
 
@@ -76,7 +76,7 @@ Rule = tuple[Callable[[Any], object], str]
 
 _RULES: tuple[Rule, ...] = (
     (
-        lambda c: c.dtype not in (None, torch.float32, torch.float64, torch.float16, torch.bfloat16),
+        lambda c: c.dtype is not None and str(c.dtype).removeprefix("torch.") not in _DTYPES,
         "dtype is {c.dtype!r:.60}; use float32, float64, float16 or bfloat16",
     ),
     (

@@ -175,7 +175,7 @@ class LayerStep:
 
     def measures(self) -> dict[str, Callable[[], Tensor]]:
         """Return the measures of the layer by name, each a function that returns (batch,)."""
-        weight = float(getattr(getattr(self.layer.sparsifier, "spec", None), "sparsity", 0.0))
+        weight = float(getattr(self.layer.sparsifier, "sparsity", 0.1))  # λ of the paper for a black box
         measures: dict[str, Callable[[], Tensor]] = {
             "compression": lambda: self.printed(self.after_codes),
             "before": lambda: self.printed(self.start_codes),
