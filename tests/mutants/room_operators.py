@@ -39,6 +39,12 @@ MUTANTS = [
             "sums = total + (": "sums = (",
             '"cpu" if z.is_meta else z.device.type, enabled=False)': '"cpu" if z.is_meta else z.device.type)',
             "keepdim=True)).clamp(min=1.0)": "keepdim=True)).clamp(max=1.0)",
+        },
+    ),
+    *mutants(
+        "operators/attention.py",
+        CONTRACT,
+        {
             "torch.arange(1, n + 1, device=z.device)": "torch.arange(2, n + 2, device=z.device)",
             "(-membership * w / (1": "(membership * w / (1",
             "(self._sum_tokens(membership) + 1e-8)": "(self._sum_tokens(membership) + 1e-2)",
@@ -82,7 +88,7 @@ MUTANTS = [
     ),
     *mutants(
         "operators/sparsify.py",
-        "tests/inspection/test_interventions.py",
+        "tests/operators/test_ista.py",
         {"torch.lerp(eye, fused, factor)": "torch.lerp(fused, eye, factor)"},
     ),
     *mutants(

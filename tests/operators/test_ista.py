@@ -283,3 +283,14 @@ def test_an_mlp_has_its_activation(activation, approximate):
     assert torch.equal(module(z), expected)
     other = F.gelu(module.expand(z), approximate="none" if approximate == "tanh" else "tanh")
     assert not torch.equal(module(z), module.contract(other))
+
+
+@pytest.mark.parametrize("factor", [0.2, 3.0])
+def test_a_scaled_step_is_that_of_another_step_size(factor):
+    scaled, other = ISTA(6).double().eval(), ISTA(6, step_size=0.1 * factor).double().eval()
+    other.load_state_dict(scaled.state_dict())
+    z = torch.randn(2, 5, 6, dtype=torch.float64)
+    with torch.no_grad():
+        scaled(z)  # fills the cache
+        scaled.scale_step(factor)
+        torch.testing.assert_close(scaled(z), other(z))
