@@ -99,7 +99,7 @@ class EvaluationReport(Report):
 
     @property
     def part(self) -> str:
-        """Which part of the data was measured, to be followed by their name: all of them or a split."""
+        """The words for the part that was measured, before the name of the data: all of them, or a split."""
         split, total = getattr(self, "split", None), getattr(self, "total", None)
         return "all of" if split == "all" or self.measured == total else f"{split} split of"
 

@@ -1,4 +1,4 @@
-"""What people read of a result: a table for each measurement, and sentences below it."""
+"""The tables and sentences that show the results of a benchmark to people."""
 
 from __future__ import annotations
 

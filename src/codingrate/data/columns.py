@@ -191,7 +191,7 @@ class LabelEncoder:
     names: Sequence[str] | None
     """Names that the labels stand for, if the column carries them."""
     problem: str
-    """What is wrong with a label that has no class."""
+    """The words that say what is wrong with a label that has no class."""
 
     def __call__(self, label: Any) -> int:
         _check_label(self.source, self.column, label)
